@@ -1,119 +1,113 @@
 """The list of verdicts, and the functions that apply them to a stream.
 
-A verdict is pure: (state, view) -> (state, finding | None). Each verdict has its own file, and the file's VERDICT lists
-the columns and events that it reads. The collector, `ammeter report` and guards run this same code. Some verdicts
-compare all ranks of a run, and some compare a run with its baseline.
+A verdict is pure: (state, view) -> (state, finding | None). Each verdict has its own file in one of FAMILIES, and the
+file's VERDICT lists the columns and events that it reads; such a file needs no entry here. The collector, `ammeter
+report` and guards run this same code. Some verdicts compare all ranks of a run, and some compare a run with its
+baseline.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ammeter.verdicts.baseline.not_comparable import VERDICT as NOT_COMPARABLE
-from ammeter.verdicts.baseline.not_reproducible import VERDICT as NOT_REPRODUCIBLE
-from ammeter.verdicts.baseline.slower_than_fp32 import VERDICT as SLOWER_THAN_FP32
-from ammeter.verdicts.baseline.validation_drift import VERDICT as VALIDATION_DRIFT
-from ammeter.verdicts.call_order.clip_before_unscale import VERDICT as CLIP_BEFORE_UNSCALE
-from ammeter.verdicts.call_order.gradients_not_reset import VERDICT as GRADIENTS_NOT_RESET
-from ammeter.verdicts.call_order.gradients_not_unscaled import VERDICT as GRADIENTS_NOT_UNSCALED
-from ammeter.verdicts.call_order.lopsided_step import VERDICT as LOPSIDED_STEP
-from ammeter.verdicts.call_order.loss_not_scaled import VERDICT as LOSS_NOT_SCALED
-from ammeter.verdicts.call_order.mixed_scale_gradients import VERDICT as MIXED_SCALE_GRADIENTS
-from ammeter.verdicts.call_order.scheduler_ahead import VERDICT as SCHEDULER_AHEAD
-from ammeter.verdicts.call_order.unsupported_op import VERDICT as UNSUPPORTED_OP
-from ammeter.verdicts.call_order.update_between_optimizers import VERDICT as UPDATE_BETWEEN_OPTIMIZERS
-from ammeter.verdicts.checkpoints.checkpoint_exposed import VERDICT as CHECKPOINT_EXPOSED
-from ammeter.verdicts.checkpoints.checkpoint_incomplete import VERDICT as CHECKPOINT_INCOMPLETE
-from ammeter.verdicts.checkpoints.checkpoint_stale import VERDICT as CHECKPOINT_STALE
-from ammeter.verdicts.checkpoints.resume_mismatch import VERDICT as RESUME_MISMATCH
-from ammeter.verdicts.dynamics.gradient_spike import VERDICT as GRADIENT_SPIKE
-from ammeter.verdicts.dynamics.half_master_weights import VERDICT as HALF_MASTER_WEIGHTS
-from ammeter.verdicts.dynamics.half_optimizer_state import VERDICT as HALF_OPTIMIZER_STATE
-from ammeter.verdicts.dynamics.lost_updates import VERDICT as LOST_UPDATES
-from ammeter.verdicts.dynamics.sign_flip import VERDICT as SIGN_FLIP
-from ammeter.verdicts.dynamics.stagnation import VERDICT as STAGNATION
 from ammeter.verdicts.framework.finding import Finding, Judged, Verdict, no_op
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps
 from ammeter.verdicts.framework.run_comparison import RunComparison
-from ammeter.verdicts.loss_scale.gradient_underflow import VERDICT as GRADIENT_UNDERFLOW
-from ammeter.verdicts.loss_scale.no_loss_scaling import VERDICT as NO_LOSS_SCALING
-from ammeter.verdicts.loss_scale.overflow_storm import VERDICT as OVERFLOW_STORM
-from ammeter.verdicts.loss_scale.pointless_scaler import VERDICT as POINTLESS_SCALER
-from ammeter.verdicts.loss_scale.scale_collapse import VERDICT as SCALE_COLLAPSE
-from ammeter.verdicts.loss_scale.scale_underflowed import VERDICT as SCALE_UNDERFLOWED
-from ammeter.verdicts.loss_scale.scaler_disabled import VERDICT as SCALER_DISABLED
-from ammeter.verdicts.loss_scale.scaler_not_restored import VERDICT as SCALER_NOT_RESTORED
-from ammeter.verdicts.loss_scale.scaler_rebuilt import VERDICT as SCALER_REBUILT
-from ammeter.verdicts.low_precision.cast_churn import VERDICT as CAST_CHURN
-from ammeter.verdicts.low_precision.fp32_fallback import VERDICT as FP32_FALLBACK
-from ammeter.verdicts.low_precision.memory_not_saved import VERDICT as MEMORY_NOT_SAVED
-from ammeter.verdicts.low_precision.misaligned_matmul import VERDICT as MISALIGNED_MATMUL
-from ammeter.verdicts.low_precision.sdpa_math import VERDICT as SDPA_MATH
-from ammeter.verdicts.low_precision.stale_stack import VERDICT as STALE_STACK
-from ammeter.verdicts.nonfinite.activation_overflow import VERDICT as ACTIVATION_OVERFLOW
-from ammeter.verdicts.nonfinite.eps_underflow import VERDICT as EPS_UNDERFLOW
-from ammeter.verdicts.nonfinite.masked_row_nan import VERDICT as MASKED_ROW_NAN
-from ammeter.verdicts.nonfinite.nonfinite_gradient import VERDICT as NONFINITE_GRADIENT
-from ammeter.verdicts.nonfinite.nonfinite_loss import VERDICT as NONFINITE_LOSS
-from ammeter.verdicts.nonfinite.nonfinite_weights import VERDICT as NONFINITE_WEIGHTS
-from ammeter.verdicts.processes.agent_blind import VERDICT as AGENT_BLIND
-from ammeter.verdicts.processes.ranks_disagree import VERDICT as RANKS_DISAGREE
-from ammeter.verdicts.processes.run_lost import VERDICT as RUN_LOST
-from ammeter.verdicts.processes.run_stalled import VERDICT as RUN_STALLED
 from ammeter.wire.columns import View
 
-ALL: tuple[Verdict, ...] = (
-    LOSS_NOT_SCALED,
-    GRADIENTS_NOT_UNSCALED,
-    UPDATE_BETWEEN_OPTIMIZERS,
-    GRADIENTS_NOT_RESET,
-    MIXED_SCALE_GRADIENTS,
-    UNSUPPORTED_OP,
-    HALF_MASTER_WEIGHTS,
-    SCALER_DISABLED,
-    POINTLESS_SCALER,
-    SCALER_NOT_RESTORED,
-    SCALER_REBUILT,
-    RANKS_DISAGREE,
-    CLIP_BEFORE_UNSCALE,
-    NO_LOSS_SCALING,
-    HALF_OPTIMIZER_STATE,
-    EPS_UNDERFLOW,
-    MASKED_ROW_NAN,
-    ACTIVATION_OVERFLOW,
-    SCALE_UNDERFLOWED,
-    NONFINITE_LOSS,
-    NONFINITE_GRADIENT,
-    NONFINITE_WEIGHTS,
-    RESUME_MISMATCH,
-    SCALE_COLLAPSE,
-    GRADIENT_SPIKE,
-    SIGN_FLIP,
-    OVERFLOW_STORM,
-    SCHEDULER_AHEAD,
-    LOPSIDED_STEP,
-    GRADIENT_UNDERFLOW,
-    LOST_UPDATES,
-    STAGNATION,
-    FP32_FALLBACK,
-    SDPA_MATH,
-    MISALIGNED_MATMUL,
-    CAST_CHURN,
-    MEMORY_NOT_SAVED,
-    STALE_STACK,
-    NOT_COMPARABLE,
-    SLOWER_THAN_FP32,
-    VALIDATION_DRIFT,
-    NOT_REPRODUCIBLE,
-    CHECKPOINT_EXPOSED,
-    CHECKPOINT_INCOMPLETE,
-    CHECKPOINT_STALE,
-    RUN_STALLED,
-    RUN_LOST,
-    AGENT_BLIND,
+FAMILIES = (
+    "loss_scale",
+    "call_order",
+    "nonfinite",
+    "dynamics",
+    "low_precision",
+    "baseline",
+    "checkpoints",
+    "processes",
+)
+"""Packages with verdicts."""
+
+ORDER = (
+    "loss-not-scaled",
+    "gradients-not-unscaled",
+    "update-between-optimizers",
+    "gradients-not-reset",
+    "mixed-scale-gradients",
+    "unsupported-op",
+    "half-master-weights",
+    "scaler-disabled",
+    "pointless-scaler",
+    "scaler-not-restored",
+    "scaler-rebuilt",
+    "ranks-disagree",
+    "clip-before-unscale",
+    "no-loss-scaling",
+    "half-optimizer-state",
+    "eps-underflow",
+    "masked-row-nan",
+    "activation-overflow",
+    "scale-underflowed",
+    "nonfinite-loss",
+    "nonfinite-gradient",
+    "nonfinite-weights",
+    "resume-mismatch",
+    "scale-collapse",
+    "gradient-spike",
+    "sign-flip",
+    "overflow-storm",
+    "scheduler-ahead",
+    "lopsided-step",
+    "gradient-underflow",
+    "lost-updates",
+    "stagnation",
+    "fp32-fallback",
+    "sdpa-math",
+    "misaligned-matmul",
+    "cast-churn",
+    "memory-not-saved",
+    "stale-stack",
+    "not-comparable",
+    "slower-than-fp32",
+    "validation-drift",
+    "not-reproducible",
+    "checkpoint-exposed",
+    "checkpoint-incomplete",
+    "checkpoint-stale",
+    "run-stalled",
+    "run-lost",
+    "agent-blind",
+)
+"""Ids, causes before consequences. A verdict that is not listed comes before the first one that it explains."""
+
+
+def _family(name: str) -> dict[str, Verdict]:
+    """Imports the modules of a family; returns their verdicts by id."""
+    package = importlib.import_module(f"{__name__}.{name}")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    modules = [vars(importlib.import_module(f"{package.__name__}.{name}")) for name in names]
+    verdicts: list[Verdict] = [module["VERDICT"] for module in modules if "VERDICT" in module]
+    return {verdict.id: verdict for verdict in verdicts}
+
+
+def _in_order(verdicts: Mapping[str, Verdict]) -> tuple[Verdict, ...]:
+    ordered = [verdicts[name] for name in ORDER]
+    for verdict in verdicts.values():
+        if verdict.id not in ORDER:
+            explained = [place for place, other in enumerate(ordered) if other.id in verdict.explains]
+            ordered.insert(min(explained, default=len(ordered)), verdict)
+    return tuple(ordered)
+
+
+BY_FAMILY: dict[str, dict[str, Verdict]] = {name: _family(name) for name in FAMILIES}
+"""Family -> id -> verdict."""
+
+ALL: tuple[Verdict, ...] = _in_order(
+    {name: verdict for family in BY_FAMILY.values() for name, verdict in family.items()}
 )
 """Every verdict, causes before consequences."""
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from ammeter import journal, verdicts
 from ammeter.journal import Entry
 from ammeter.report import diagnosis
-from ammeter.report.stream_summary import Tally
+from ammeter.report.stream_summary import StreamSummary
 from ammeter.shipper.packing import parcel
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.codec import encode_batch
@@ -98,7 +98,7 @@ def post(client: httpx.Client, path: str, batch: Sequence[Entry], items: Any, ga
 def offline(folder: Path) -> Found:
     """What the report concludes from the same journal."""
     faults: dict[str, str] = {}
-    found = {finding.verdict: stored(finding) for finding in diagnosis._judge(folder, Tally(""), faults)}
+    found = {finding.verdict: stored(finding) for finding in diagnosis._judge(folder, StreamSummary(""), faults)}
     assert {} == faults
     return found
 

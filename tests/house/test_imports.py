@@ -12,6 +12,7 @@ import pytest
 from tests.house import tree
 
 WITHOUT_TORCH = (
+    "counters",
     "doctor",
     "environment.cgroups",
     "environment.command_line",

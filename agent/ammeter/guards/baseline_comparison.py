@@ -98,7 +98,7 @@ class BaselineComparison:
 def _earlier(stream: Path, metrics: Sequence[str]) -> list[LifeReader]:
     """Returns the earlier attempts of this run, from its lowest rank."""
     try:
-        readings, _, _ = baseline.lives(stream.parent, metrics)
+        readings, _, _ = baseline.attempts(stream.parent, metrics)
     except (NoJournal, OSError):  # unreadable: the comparison starts with this attempt
         return []
     return [reading for reading in readings if reading.stream != stream.name]

@@ -9,6 +9,7 @@ from pathlib import Path
 from ammeter.launcher.command import python_options
 from ammeter.launcher.notes import Note
 from ammeter.launcher.process_observer import Closed
+from ammeter.wire import printable
 
 OLDEST_TORCH = (2, 4)
 
@@ -112,7 +113,7 @@ def _words_of(process: int, notes: Sequence[Note]) -> str:
 
 
 def _called(words: str) -> str:
-    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
+    return printable.shortened(words, LONGEST)
 
 
 def _is_ours(words: str) -> bool:

@@ -17,7 +17,7 @@ from ammeter.launcher.supervisor import say
 from ammeter.redaction import text
 
 if TYPE_CHECKING:
-    from ammeter.report.stream_summary import Tally
+    from ammeter.report.stream_summary import StreamSummary
 
 MAX_WORDS = 200
 """Length limit of an error's message; the program has already printed all of it."""
@@ -97,7 +97,7 @@ def _found(folder: Path) -> tuple[str, list[Note]]:
     return f"{found}; {broken}" if broken and worst.verdict != "run-lost" else found, notes
 
 
-def _broken_off(streams: Sequence[Tally]) -> str:
+def _broken_off(streams: Sequence[StreamSummary]) -> str:
     """Describes an error or signal that ended the training; else ''.
 
     The result is '' if the training finished, or its process was lost.

@@ -14,8 +14,8 @@ from ammeter.verdicts.framework.run_history import LifeReader, RunHistory, decla
 def named_baseline(run: Path) -> str | None:
     """Returns the baseline that the run names in its tags or its config, if any."""
     hellos = [hello for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
-    said = [each.tags.get("baseline") or each.config.get("baseline") for each in hellos]
-    return next((str(each) for each in said if each), None)
+    names = (hello.tags.get("baseline") or hello.config.get("baseline") for hello in hellos)
+    return next((str(name) for name in names if name), None)
 
 
 def pair(run: Path, baseline: Path, ignored: frozenset[str] = frozenset()) -> RunComparison:
@@ -41,14 +41,14 @@ def find(run: Path, name: str | None) -> RunComparison | None:
     Returns None if no baseline is named, and if the run is itself the baseline. Raises NoJournal if there is no such
     baseline.
     """
-    asked = name or named_baseline(run)
-    if not asked:
+    wanted = name or named_baseline(run)
+    if not wanted:
         return None
     try:
-        return pair(run, find_baseline(asked, run))
+        return pair(run, find_baseline(wanted, run))
     except NoJournal:
         own = {hello.name for stream in streams_in(run) if (hello := hello_of(stream))} | {run.name}
-        if asked in own:
+        if wanted in own:
             return None
         raise
 
@@ -58,25 +58,25 @@ def read(run: Path, metrics: Sequence[str] = ()) -> RunHistory:
 
     Raises NoJournal if no rank has written a journal.
     """
-    found, over, name = lives(run, metrics)
-    return join_lives(found, over, name=name)
+    readings, over, name = attempts(run, metrics)
+    return join_lives(readings, over, name=name)
 
 
-def lives(run: Path, metrics: Sequence[str] = ()) -> tuple[list[LifeReader], bool, str]:
+def attempts(run: Path, metrics: Sequence[str] = ()) -> tuple[list[LifeReader], bool, str]:
     """Returns the attempts of a run's lowest rank, oldest first.
 
     Also returns whether all attempts are over, and the run's name. Raises NoJournal if no rank has written a journal.
     """
     known = [(stream, hello) for stream in streams_in(run) if (hello := hello_of(stream)) and hello.role == "rank"]
     if not known:
-        raise NoJournal(f"no rank has written into {str(run)!r}; a run that is watched does")
+        raise NoJournal(f"{str(run)!r} has no journal of a rank; use the folder of a watched run")
     lowest = min(hello.rank for _, hello in known)
     streams = sorted(((hello.started, stream) for stream, hello in known if hello.rank == lowest))
-    found = []
+    readings = []
     for _, stream in streams:
-        found.append(LifeReader(stream.name, metrics))
+        readings.append(LifeReader(stream.name, metrics))
         for view in views(stream):
-            found[-1].add(view)
+            readings[-1].add(view)
     over = not any(journal.is_alive(stream) for _, stream in streams)
     first = min((hello for _, hello in known if hello.rank == lowest), key=lambda hello: hello.started)
-    return found, over, first.name or run.name
+    return readings, over, first.name or run.name

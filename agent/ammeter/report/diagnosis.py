@@ -12,9 +12,10 @@ import msgspec
 
 from ammeter import journal, verdicts
 from ammeter.journal.find import NoJournal, streams_in, views
-from ammeter.report import baseline as comparing
+from ammeter.report import baseline as baselines
 from ammeter.report import run_summary
-from ammeter.report.stream_summary import Span, Tally
+from ammeter.report.column_summary import ColumnSummary
+from ammeter.report.stream_summary import StreamSummary
 from ammeter.verdicts import silence
 from ammeter.verdicts.causality import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.framework import wording
@@ -28,31 +29,52 @@ from ammeter.wire.frames import Schema
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedFinding:
     """A finding with its consequences and the ranks that have it."""
 
     finding: Finding
     ranks: list[int]
     consequences: list[Finding]
 
+    @property
+    def severity(self) -> str:
+        """The gravest severity of the finding and its consequences."""
+        return gravest(self.finding, self.consequences)
+
+    @property
+    def distinct_ranks(self) -> list[int]:
+        return sorted(set(self.ranks))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **msgspec.to_builtins(self.finding),
+            "severity": self.severity,
+            "ranks": self.distinct_ranks,
+            "consequences": [as_consequence(consequence) for consequence in self.consequences],
+        }
+
 
 @dataclass
 class Report:
     """The diagnosis of a run.
 
-    findings: causes first. faults: verdicts that raised, with their errors. whole_norm: the gradient norm of all shards
-    together, for sharded ranks. pair: the comparison with the baseline, if one is named. unknown: the name of a
-    baseline that was not found. undelivered: the reasons why the collector does not have all streams.
+    Attributes:
+        findings: Causes first.
+        faults: Verdicts that raised, with their errors.
+        norm_of_shards: The gradient norm of all shards together, for sharded ranks.
+        pair: The comparison with the baseline, if one is named.
+        missing_baseline: The name of a baseline that was not found.
+        silenced: Silenced verdicts, each with whether it had a finding.
+        undelivered: The reasons why the collector does not have all streams.
     """
 
-    streams: list[Tally] = field(default_factory=list)
-    findings: list[Told] = field(default_factory=list)
+    streams: list[StreamSummary] = field(default_factory=list)
+    findings: list[ReportedFinding] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
-    whole_norm: Span = field(default_factory=Span)
+    norm_of_shards: ColumnSummary = field(default_factory=ColumnSummary)
     pair: RunComparison | None = None
-    unknown: str | None = None
+    missing_baseline: str | None = None
     silenced: dict[str, bool] = field(default_factory=dict)
-    """Silenced verdicts, each with whether it had a finding."""
     undelivered: list[str] = field(default_factory=list)
 
     @property
@@ -61,121 +83,128 @@ class Report:
         return bool(self.paging)
 
     @property
-    def paging(self) -> list[Told]:
+    def paging(self) -> list[ReportedFinding]:
         """The findings whose severity, or that of a consequence, is `page`."""
-        return [told for told in self.findings if gravest(told.finding, told.consequences) == "page"]
+        return [finding for finding in self.findings if finding.severity == "page"]
 
     @property
-    def asked(self) -> list[Verdict]:
+    def evaluated(self) -> list[Verdict]:
         """The verdicts that apply to this run.
 
         Rank verdicts need several ranks, comparisons need a baseline.
         """
-        asked = list(verdicts.STREAM_VERDICTS)
-        asked += verdicts.RANK_VERDICTS if len({each.rank for each in self.streams if each.is_rank}) > 1 else ()
-        asked += verdicts.BASELINE_VERDICTS if self.pair else ()
-        return [each for each in verdicts.ALL if each in asked]
+        applicable = list(verdicts.STREAM_VERDICTS)
+        ranks = {stream.rank for stream in self.streams if stream.is_rank}
+        applicable += verdicts.RANK_VERDICTS if len(ranks) > 1 else ()
+        applicable += verdicts.BASELINE_VERDICTS if self.pair else ()
+        return [verdict for verdict in verdicts.ALL if verdict in applicable]
 
     def as_json(self) -> dict[str, Any]:
         """Returns {"run", "findings", "seen", "baseline", "summary"}. Non-finite numbers become text."""
-        told = {
+        seen = run_summary.seen_in(self.streams)
+        document = {
             "run": run_summary.run_of(self.streams),
-            "findings": [_as_json(each) for each in self.findings],
-            "seen": [each for each in run_summary.seen_in(self.streams) if each.get("verdict") not in self.silenced],
+            "findings": [finding.as_json() for finding in self.findings],
+            "seen": [entry for entry in seen if entry.get("verdict") not in self.silenced],
             "baseline": self.pair.as_json() if self.pair else None,
             "summary": {
-                **run_summary.summary_of(self.streams, self.whole_norm),
-                "checked": [each.id for each in self.asked],
+                **run_summary.summary_of(self.streams, self.norm_of_shards),
+                "checked": [verdict.id for verdict in self.evaluated],
                 "verdicts_failed": self.faults,
                 "undelivered": self.undelivered,
                 "silenced": self.silenced,
             },
         }
-        finite: dict[str, Any] = wording.finite(told)
+        finite: dict[str, Any] = wording.finite(document)
         return finite
 
 
-def diagnose(path: Path, baseline: str | None = None, quiet: Collection[str] = ()) -> Report:
+def diagnose(path: Path, baseline: str | None = None, silenced: Collection[str] = ()) -> Report:
     """Diagnoses the folder of a run or of one stream.
 
-    baseline: the run to compare with; by default the one that the run names. quiet: verdicts to omit in addition to
-    those that the run's tag silences. Raises NoJournal if there is no journal.
+    Args:
+        baseline: The run to compare with; by default the one that the run names.
+        silenced: Verdicts to omit in addition to those that the run's tag silences.
+
+    Raises:
+        NoJournal: There is no journal.
     """
     report, findings = Report(), []
     ranks: dict[str, int] = {}
     folders = {stream.name: stream for stream in streams_in(path)}
     for stream in folders.values():
-        counted = Tally(stream.name)
-        findings += [(stream.name, finding) for finding in _judge(stream, counted, report.faults)]
-        if counted.is_rank:
-            ranks[stream.name] = counted.rank
-        report.streams.append(counted)
-        report.undelivered += [why] if (why := journal.refusal(stream)) else []
+        summary = StreamSummary(stream.name)
+        findings += [(stream.name, finding) for finding in _judge(stream, summary, report.faults)]
+        if summary.is_rank:
+            ranks[stream.name] = summary.rank
+        report.streams.append(summary)
+        report.undelivered += [reason] if (reason := journal.refusal(stream)) else []
     findings += _judge_ranks(report.streams, folders, report.faults)
     findings += _judge_runs(report, path, baseline)
-    went_on = run_summary.continued(report.streams)
-    present = [each for each in findings if not _is_over(*each, went_on)]
-    report.silenced = _silenced(report.streams, quiet, {finding.verdict for _, finding in present})
-    present = [each for each in present if each[1].verdict not in report.silenced]
-    report.findings = _merged(explain(of_ranks(present, ranks)), ranks)
-    report.whole_norm = _whole_norm(report.streams, folders)
+    continued = run_summary.continued(report.streams)
+    findings = [entry for entry in findings if not _is_void(*entry, continued)]
+    report.silenced = _silenced(report.streams, silenced, {finding.verdict for _, finding in findings})
+    findings = [entry for entry in findings if entry[1].verdict not in report.silenced]
+    report.findings = _merged(explain(of_ranks(findings, ranks)), ranks)
+    report.norm_of_shards = _norm_of_shards(report.streams, folders)
     return report
 
 
 def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tuple[str, Finding]]:
     """Yields the findings of the comparison verdicts with the stream of the compared rank."""
     try:
-        report.pair = comparing.find(path, baseline)
+        report.pair = baselines.find(path, baseline)
     except NoJournal:
         if baseline is not None:
             raise
-        report.unknown = comparing.named_baseline(path)
+        report.missing_baseline = baselines.named_baseline(path)
     if report.pair is not None:
         judged = verdicts.judge_runs(report.pair)
         report.faults.update(judged.faults)
-        compared = min((each for each in report.streams if each.is_rank), key=lambda each: (each.rank, each.first_time))
+        ranks = (stream for stream in report.streams if stream.is_rank)
+        compared = min(ranks, key=lambda stream: (stream.rank, stream.first_time))
         yield from ((compared.stream, finding) for finding in judged.findings)
 
 
-def _is_over(stream: str, finding: Finding, went_on: set[str]) -> bool:
+def _is_void(stream: str, finding: Finding, continued: set[str]) -> bool:
     """Whether a `run-lost` finding is void because the launcher restarted the process."""
-    return finding.verdict == "run-lost" and stream in went_on
+    return finding.verdict == "run-lost" and stream in continued
 
 
-def _whole_norm(streams: Sequence[Tally], folders: Mapping[str, Path]) -> Span:
+def _norm_of_shards(streams: Sequence[StreamSummary], folders: Mapping[str, Path]) -> ColumnSummary:
     """Returns the gradient norm over all shards. Streams without shards are not read again."""
-    course = Span()
-    for life in merging.lives(each.life for each in streams if each.is_rank and each.sharded):
-        ranks = {each.rank: views(folders[each.stream]) for each in life}
-        for view in merging.merged(ranks, max(each.world_size for each in life)):
-            course.add(view.scalar("grad_norm"), view.steps)
-    return course
+    norm = ColumnSummary()
+    for attempt in merging.lives(stream.life for stream in streams if stream.is_rank and stream.sharded):
+        ranks = {life.rank: views(folders[life.stream]) for life in attempt}
+        for view in merging.merged(ranks, max(life.world_size for life in attempt)):
+            norm.add(view.scalar("grad_norm"), view.steps)
+    return norm
 
 
-def _silenced(streams: Sequence[Tally], quiet: Collection[str], reached: Collection[str]) -> dict[str, bool]:
+def _silenced(streams: Sequence[StreamSummary], names: Collection[str], reached: Collection[str]) -> dict[str, bool]:
     """Maps each verdict silenced by the caller or the run's tag to whether it fired."""
-    tagged = {name for each in streams if each.hello for name in silence.of_tags(each.hello.tags)}
-    return {name: name in reached for name in sorted({*quiet, *tagged} & verdicts.BY_ID.keys())}
+    tagged = {name for stream in streams if stream.hello for name in silence.of_tags(stream.hello.tags)}
+    return {name: name in reached for name in sorted({*names, *tagged} & verdicts.BY_ID.keys())}
 
 
-def _judge(stream: Path, counted: Tally, faults: dict[str, str]) -> Iterator[Finding]:
+def _judge(stream: Path, summary: StreamSummary, faults: dict[str, str]) -> Iterator[Finding]:
     """Yields the last finding of each verdict on one stream."""
     states: dict[str, bytes] = {}
     last: dict[str, Finding] = {}
     for view in views(stream):
-        counted.add(view)
+        summary.add(view)
         judged = verdicts.judge(states, view)
         states = judged.states
         faults.update(judged.faults)
-        _note(last, judged.findings)
-    counted.alive = journal.is_alive(stream)
-    tick = Tick(time.time_ns(), counted.alive, counted.last_time, offline=True)
+        _keep_latest(last, judged.findings)
+    summary.alive = journal.is_alive(stream)
+    tick = Tick(time.time_ns(), summary.alive, summary.last_time, offline=True)
     judged = verdicts.judge(states, columns.view(Schema(), (), tick=tick))
-    _note(last, judged.findings)
+    _keep_latest(last, judged.findings)
     yield from last.values()
 
 
-def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
+def _keep_latest(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
     """Stores the newest findings.
 
     A verdict that was page-level once stays so, like the collector's incident.
@@ -187,42 +216,35 @@ def _note(last: dict[str, Finding], findings: Sequence[Finding]) -> None:
 
 
 def _judge_ranks(
-    streams: Sequence[Tally], folders: Mapping[str, Path], faults: dict[str, str]
+    streams: Sequence[StreamSummary], folders: Mapping[str, Path], faults: dict[str, str]
 ) -> Iterator[tuple[str, Finding]]:
     """Yields the last findings of the rank verdicts with the first affected rank's stream."""
-    by_name = {each.stream: each for each in streams if each.is_rank}
-    for life in merging.lives(each.life for each in by_name.values()):
-        ranks = {each.rank: by_name[each.stream] for each in life}
+    by_name = {stream.stream: stream for stream in streams if stream.is_rank}
+    for attempt in merging.lives(stream.life for stream in by_name.values()):
+        ranks = {life.rank: by_name[life.stream] for life in attempt}
         last: dict[str, Finding] = {}
         states: dict[str, bytes] = {}
-        for together in _together(ranks, folders):
-            judged = verdicts.judge_ranks(states, together)
+        for aligned in _aligned(ranks, folders):
+            judged = verdicts.judge_ranks(states, aligned)
             states = judged.states
             faults.update(judged.faults)
-            _note(last, judged.findings)
+            _keep_latest(last, judged.findings)
         yield from ((ranks[finding.ranks[0]].stream, finding) for finding in last.values())
 
 
-def _together(ranks: Mapping[int, Tally], folders: Mapping[str, Path]) -> Iterator[AlignedSteps]:
+def _aligned(ranks: Mapping[int, StreamSummary], folders: Mapping[str, Path]) -> Iterator[AlignedSteps]:
     if len(ranks) > 1:
-        over = [rank for rank, each in ranks.items() if each.state != "running"]
-        yield from align_steps({rank: views(folders[each.stream]) for rank, each in ranks.items()}, over)
-        yield AlignedSteps(standings=tuple(each.standing for each in ranks.values()))
+        over = [rank for rank, stream in ranks.items() if stream.state != "running"]
+        yield from align_steps({rank: views(folders[stream.stream]) for rank, stream in ranks.items()}, over)
+        yield AlignedSteps(standings=tuple(stream.standing for stream in ranks.values()))
 
 
-def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[Told]:
+def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[ReportedFinding]:
     """Merges findings into one per verdict, with the wording of the first rank."""
-    told: dict[str, Told] = {}
-    for each in explained:
-        first = told.setdefault(each.finding.verdict, Told(each.finding, [], []))
-        first.ranks.extend(each.finding.ranks or [ranks.get(each.stream, 0)])
+    merged: dict[str, ReportedFinding] = {}
+    for cause in explained:
+        first = merged.setdefault(cause.finding.verdict, ReportedFinding(cause.finding, [], []))
+        first.ranks.extend(cause.finding.ranks or [ranks.get(cause.stream, 0)])
         known = {consequence.verdict for consequence in first.consequences}
-        first.consequences.extend(more for more in each.consequences if more.verdict not in known)
-    return list(told.values())
-
-
-def _as_json(told: Told) -> dict[str, Any]:
-    found = msgspec.to_builtins(told.finding)
-    consequences = [as_consequence(each) for each in told.consequences]
-    severity = gravest(told.finding, told.consequences)
-    return {**found, "severity": severity, "ranks": sorted(set(told.ranks)), "consequences": consequences}
+        first.consequences.extend(more for more in cause.consequences if more.verdict not in known)
+    return list(merged.values())

@@ -1,4 +1,4 @@
-"""`ammeter gate RUN BASELINE`: checks in CI that a run is within limits of another."""
+"""`ammeter gate RUN BASELINE`: checks in CI that a run is within limits of its baseline."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ammeter.journal.find import NoJournal, find_baseline, find_runs
 from ammeter.report import baseline
-from ammeter.report.command import verdict
+from ammeter.report.command import verdict_ids
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts import silence
 from ammeter.verdicts.baseline.slower_than_fp32 import MAX_SLOWDOWN
 from ammeter.verdicts.baseline.validation_drift import DEFAULT_DELTA
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.run_comparison import RunComparison
-from ammeter.wire import printable as shown
+from ammeter.wire import printable
 from ammeter.wire.columns import BadBlock
 
-WITHIN, WRONG_CALL, OUTSIDE = 0, 2, 3
+EXIT_WITHIN, EXIT_NO_JOURNAL, EXIT_OUTSIDE = 0, 2, 3
 
 DEFAULTS = {"slower": 100 * (MAX_SLOWDOWN - 1), "memory": 5.0, "drift": 100 * DEFAULT_DELTA}
 """Percent. For memory it allows for the rounding of the allocator and a few copies."""
 
 
-MAX_NAMED = 8
+MAX_DIFFERENCES = 8
 """Differences that are printed with both values."""
 
 
@@ -40,35 +41,45 @@ class Check:
 
     name: str
     within: bool | None
-    said: str
-    asked: bool = False
+    text: str
+    requested: bool = False
 
     @property
     def fails(self) -> bool:
-        return self.within is False or (self.within is None and self.asked)
+        return self.within is False or (self.within is None and self.requested)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "within": self.within, "said": self.text, "asked": self.requested}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command. Exit code: 0 within the limits, 3 outside, 2 without journal."""
+    """Runs the command.
+
+    Exit code: 0 within the limits, 3 outside, 2 without journal.
+    """
     given = _arguments(argv)
     try:
         (run,) = find_runs(given.run)
         pair = baseline.pair(run, find_baseline(given.baseline, run), frozenset(_keys(given.ignore)))
-        checks = list(check(pair, given))
+        checks = list(checks_of(pair, given))
         checks.append(_findings(run, silence.names(given.silence)))
     except (NoJournal, BadBlock, OSError) as error:
         print(f"ammeter gate: {error}", file=sys.stderr)
-        return WRONG_CALL
-    failed = [each for each in checks if each.fails]
+        return EXIT_NO_JOURNAL
+    failed = [check for check in checks if check.fails]
     if given.json:
-        told = {"within": not failed, "checks": [asdict(each) for each in checks], "baseline": pair.as_json()}
-        print(shown.json(wording.finite(told)))
+        document = {
+            "within": not failed,
+            "checks": [check.as_json() for check in checks],
+            "baseline": pair.as_json(),
+        }
+        print(printable.json(wording.finite(document)))
     else:
         _show(pair, checks)
-    return OUTSIDE if failed else WITHIN
+    return EXIT_OUTSIDE if failed else EXIT_WITHIN
 
 
-def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
+def checks_of(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
     """Yields the checks of all limits except the run's own findings, in order of interest."""
     yield _settings(pair)
     yield _speed(pair, given.slower)
@@ -80,68 +91,66 @@ def check(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
 
 def _settings(pair: RunComparison) -> Check:
     """Checks the settings. Only differences that forbid a comparison fail; others are listed."""
-    said = [difference.text for difference in pair.forbidding]
-    if said:
-        more = f", and {len(said) - MAX_NAMED} more" if len(said) > MAX_NAMED else ""
-        keys = ", ".join(each.key for each in pair.forbidding)
-        return Check("settings", False, f"differ in {keys}: {'; '.join(said[:MAX_NAMED])}{more}")
-    named = "".join(f"; {difference.text}" for difference in pair.differences)
-    return Check("settings", True, f"the same beside the precision{named}")
+    if pair.forbidding:
+        texts = [difference.text for difference in pair.forbidding]
+        more = f", and {len(texts) - MAX_DIFFERENCES} more" if len(texts) > MAX_DIFFERENCES else ""
+        keys = ", ".join(difference.key for difference in pair.forbidding)
+        return Check("settings", False, f"differ in {keys}: {'; '.join(texts[:MAX_DIFFERENCES])}{more}")
+    allowed = "".join(f"; {difference.text}" for difference in pair.differences)
+    return Check("settings", True, f"the same except for the precision{allowed}")
 
 
 def _speed(pair: RunComparison, limit: float | None) -> Check:
     allowed, speed = DEFAULTS["slower"] if limit is None else limit, pair.speed
     if speed is None:
         return Check("speed", None, pair.exclusion("speed") or "too few steps in common", limit is not None)
-    said = (
-        f"{1000 * speed.run:.3g} ms a {speed.per} against {1000 * speed.baseline:.3g} ms, {_percent(speed.ratio - 1)}"
-    )
-    return Check("speed", 100 * (speed.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
+    times = f"{1000 * speed.run:.3g} ms per {speed.per} against {1000 * speed.baseline:.3g} ms"
+    text = f"{times}, {_percent(speed.ratio - 1)}; at most {allowed:+g} %"
+    return Check("speed", 100 * (speed.ratio - 1) <= allowed, text, limit is not None)
 
 
 def _memory(pair: RunComparison, limit: float | None) -> Check:
     allowed, memory = DEFAULTS["memory"] if limit is None else limit, pair.memory
     if memory is None:
         return Check("memory", None, pair.exclusion("memory") or "no device memory was read in both", limit is not None)
-    said = f"{memory.run / 2**30:.2f} GiB against {memory.baseline / 2**30:.2f} GiB, {_percent(memory.ratio - 1)}"
-    return Check("memory", 100 * (memory.ratio - 1) <= allowed, f"{said}; at most {allowed:+g} %", limit is not None)
+    sizes = f"{memory.run / 2**30:.2f} GiB against {memory.baseline / 2**30:.2f} GiB"
+    text = f"{sizes}, {_percent(memory.ratio - 1)}; at most {allowed:+g} %"
+    return Check("memory", 100 * (memory.ratio - 1) <= allowed, text, limit is not None)
 
 
 def _validation(pair: RunComparison, limit: float | None) -> Iterator[Check]:
     """Checks each validation metric that both runs have. val_loss is called `validation`."""
     allowed = DEFAULTS["drift"] if limit is None else limit
     if not pair.validated:
-        said = pair.exclusion("validation") or "no step at which both were validated"
-        yield Check("validation", None, said, limit is not None)
-    for metric, several in pair.validated.items():
-        last = several[-1]
+        reason = pair.exclusion("validation") or "no step at which both were validated"
+        yield Check("validation", None, reason, limit is not None)
+    for metric, validations in pair.validated.items():
+        last = validations[-1]
         name = "validation" if metric == "val_loss" else metric
         better = "" if last.better == "lower" else f", {last.better} is better"
         worse = f"{_percent(last.delta)}{' worse' if better else ''}"
-        said = f"{last.run:.4g} against {last.baseline:.4g} at step {last.step}, {worse}"
-        within = 100 * last.delta <= allowed
-        yield Check(name, within, f"{said}; at most {allowed:+g} %{better}", limit is not None)
+        values = f"{last.run:.4g} against {last.baseline:.4g} at step {last.step}"
+        text = f"{values}, {worse}; at most {allowed:+g} %{better}"
+        yield Check(name, 100 * last.delta <= allowed, text, limit is not None)
 
 
 def _reproducible(pair: RunComparison) -> Check:
-    if why := pair.exclusion("validation"):
-        return Check("same losses", None, why, asked=True)
+    if reason := pair.exclusion("validation"):
+        return Check("same losses", None, reason, requested=True)
     if not pair.common_losses:
-        return Check("same losses", None, "no loss that both have", asked=True)
+        return Check("same losses", None, "no step at which both have a loss", requested=True)
     if pair.first_difference is None:
-        return Check(
-            "same losses", True, f"equal to the bit over {wording.count(pair.common_losses, 'step')}", asked=True
-        )
+        return Check("same losses", True, f"bit-identical over {wording.count(pair.common_losses, 'step')}", requested=True)
     step, loss, other = pair.first_difference
-    return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", asked=True)
+    return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", requested=True)
 
 
-def _findings(run: Path, quiet: Sequence[str]) -> Check:
-    report = diagnose(run, quiet=quiet)
-    grave = [told.finding.verdict for told in report.paging]
-    hidden = [name for name, reached in report.silenced.items() if reached]
-    beside = f"; silenced: {', '.join(hidden)}" if hidden else ""
-    return Check("findings", not grave, (", ".join(grave) if grave else "none that wakes a person") + beside)
+def _findings(run: Path, silenced: Sequence[str]) -> Check:
+    report = diagnose(run, silenced=silenced)
+    paging = [reported.finding.verdict for reported in report.paging]
+    omitted = [name for name, reached in report.silenced.items() if reached]
+    text = ", ".join(paging) if paging else "none that pages"
+    return Check("findings", not paging, text + (f"; silenced: {', '.join(omitted)}" if omitted else ""))
 
 
 def _percent(share: float) -> str:
@@ -149,40 +158,44 @@ def _percent(share: float) -> str:
 
 
 def _show(pair: RunComparison, checks: Sequence[Check]) -> None:
-    print(shown.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}"))
-    for each in checks:
-        mark = "OUTSIDE" if each.fails else "within" if each.within else "not measured"
-        print(shown.line(f"  {mark:<13} {each.name:<12} {each.said}"))
+    print(printable.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}"))
+    for check in checks:
+        mark = "OUTSIDE" if check.fails else "within" if check.within else "not measured"
+        print(printable.line(f"  {mark:<13} {check.name:<12} {check.text}"))
 
 
 def _keys(given: str) -> list[str]:
-    return [each.strip() for each in given.split(",") if each.strip()]
+    return [key.strip() for key in given.split(",") if key.strip()]
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ammeter gate",
-        description="Say whether a run is within limits of its baseline, at the steps that both have.",
-        epilog="Exit code: 0 within all limits, 3 outside of one, 2 no journal there. A limit that was given and could"
-        " not be measured is outside. Settings have to be the same, and the run free of findings that wake a person.",
+        description="Checks that a run is within limits of its baseline, at the steps that both have.",
+        epilog="Exit code: 0 within all limits, 3 outside a limit, 2 no journal at this path. A limit that is given and"
+        " cannot be measured counts as exceeded. Settings must be equal, and no finding may have severity page.",
     )
     parser.add_argument(
-        "run", type=Path, help="a run's folder, or the folder of all runs, which means the one that started last"
+        "run", type=Path, help="folder of a run, or of all runs, which selects the run that started last"
     )
-    parser.add_argument("baseline", help="a run's folder, or the id or name of a run that lies beside the first one")
-    for name, what in (
-        ("slower", "how much longer a step may take (%(const)g)"),
-        ("memory", "how much more device memory it may take at its peak (%(const)g)"),
-        ("drift", "how much worse the last validation may be (%(const)g)"),
+    parser.add_argument("baseline", help="folder of a run, or the id or name of a run in the same folder")
+    for name, limit in (
+        ("slower", "longer time per step"),
+        ("memory", "higher peak of device memory"),
+        ("drift", "worse last validation"),
     ):
-        shown = what.replace("%(const)g", f"{DEFAULTS[name]:g}")
-        parser.add_argument(f"--{name}", type=_limit, metavar="PERCENT", help=shown)
-    parser.add_argument("--reproducible", action="store_true", help="the losses have to be equal to the bit")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="settings that may differ, between commas")
+        parser.add_argument(f"--{name}", type=_limit, metavar="PERCENT", help=f"{limit} ({DEFAULTS[name]:g})")
+    parser.add_argument("--reproducible", action="store_true", help="losses must be bit-identical")
+    parser.add_argument("--ignore", default="", metavar="KEYS", help="settings that may differ, separated by commas")
     parser.add_argument(
-        "--silence", action="append", default=[], type=verdict, metavar="VERDICT", help="a verdict that may be reached"
+        "--silence",
+        action="append",
+        default=[],
+        type=verdict_ids,
+        metavar="VERDICT",
+        help="a verdict that does not fail the gate",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 
 
@@ -192,5 +205,5 @@ def _limit(text: str) -> float:
     except ValueError:
         percent = math.nan
     if not math.isfinite(percent):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of percent; write 5, or -20 for a fifth less")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of percent; use 5, or -20 for a fifth less")
     return percent

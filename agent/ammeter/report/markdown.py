@@ -9,39 +9,47 @@ from ammeter.report.run_summary import instant
 from ammeter.verdicts.framework import wording
 from ammeter.wire import printable
 
-MAX_CHARS = 200
-"""Maximum number of characters shown of a piece of evidence."""
+MAX_EVIDENCE_CHARS = 200
 
 
-def text(value: Any) -> str:
+class Markdown(str):
+    """Text that is valid Markdown already and is not escaped again."""
+
+    __slots__ = ()
+
+
+def text(value: Any) -> Markdown:
     """Escapes markup and table separators, and removes control characters."""
+    if isinstance(value, Markdown):
+        return value
     plain = printable.sentence(str(value)).replace("&", "&amp;").replace("<", "&lt;")
     for mark in ("\\", "|", "*", "_", "[", "]", "`", "~", "#", "$"):
         plain = plain.replace(mark, f"\\{mark}")
-    return plain
+    return Markdown(plain)
 
 
-def code(value: Any) -> str:
+def code(value: Any) -> Markdown:
     """Formats a name as inline code."""
     plain = printable.line(" ".join(str(value).split()))
-    return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
+    return Markdown("`" + plain.replace("`", "'").replace("|", "\\|") + "`")
 
 
-def number(value: float | str | None) -> str:
+def number(value: float | None) -> str:
     """Formats with four digits.
 
     NaN and Inf keep their names; '-' stands for an unread value.
     """
-    if value is None or isinstance(value, str):
-        return value or "-"
+    if value is None:
+        return "-"
     return f"{value:.4g}" if math.isfinite(value) else str(wording.number(value))
 
 
-def short(value: Any) -> str:
-    said = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text(said if len(said) <= MAX_CHARS else f"{said[:MAX_CHARS]} ...")
+def evidence(value: Any) -> str:
+    """Formats and truncates one value of a finding's evidence."""
+    return printable.shortened(f"{value:.6g}" if isinstance(value, float) else str(value), MAX_EVIDENCE_CHARS)
 
 
 def clock(time: int) -> str:
-    said = instant(time) or "unknown"
-    return said.partition("T")[2].rstrip("Z") or said
+    """Returns the time of day in UTC."""
+    formatted = instant(time) or "unknown"
+    return formatted.partition("T")[2].rstrip("Z") or formatted

@@ -12,7 +12,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "runbooks"
 """A link to alerts/runbooks in the source; a real folder in the installed package."""
 
-WRONG_CALL = 2
+EXIT_UNKNOWN = 2
 
 _LINK = re.compile(r"\[([^]]*)\]\(/runbooks/([a-z0-9-]+)\)")
 """Links between runbooks use the address at which the collector serves them."""
@@ -29,13 +29,13 @@ def main(words: Sequence[str]) -> int:
         print("\n".join(names))
         return 0
     if given.name not in names:
-        print(f"ammeter runbook: there is no {given.name!r}; {meant(given.name, names)}", file=sys.stderr)
-        return WRONG_CALL
+        print(f"ammeter runbook: {given.name!r} is not a runbook; {suggestion(given.name, names)}", file=sys.stderr)
+        return EXIT_UNKNOWN
     _show((FOLDER / f"{given.name}.md").read_text(encoding="utf-8"))
     return 0
 
 
-def meant(name: str, names: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str]) -> str:
     """Suggests the closest names, or lists all names if none is close."""
     known = list(names)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -44,19 +44,19 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 def _show(text: str) -> None:
     """Renders Markdown on a terminal; prints the plain text into a pipe."""
-    said = _LINK.sub(lambda found: f"{found[1]} (`ammeter runbook {found[2]}`)", text)
+    markdown = _LINK.sub(lambda link: f"{link[1]} (`ammeter runbook {link[2]}`)", text)
     if not sys.stdout.isatty():
-        print(said, end="")
+        print(markdown, end="")
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(said, hyperlinks=False))
+    Console().print(Markdown(markdown, hyperlinks=False))
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="ammeter runbook", description="Say what to do about a verdict: where to look, what to mend."
+        prog="ammeter runbook", description="Prints the runbook of a verdict: first steps, causes and fixes."
     )
-    parser.add_argument("name", nargs="?", help="a verdict, such as scale-collapse; without one, the names there are")
+    parser.add_argument("name", nargs="?", help="a verdict, such as scale-collapse; default: list all names")
     return parser.parse_args(words)

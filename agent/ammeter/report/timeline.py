@@ -16,32 +16,33 @@ from ammeter.verdicts.framework import wording
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Bye, Event, Hello, Lost
 
-NEAR = 5
+NEAR_STEPS = 5
 """Number of rows kept before and after a step."""
 
-EARLIER = 3
+EARLIER_ROWS = 3
 """Number of earlier rows with a norm that are kept.
 
 Not every short step has a norm.
 """
 
-TOP = 3
+NAMED_TENSORS = 3
 """Number of tensors that are named per row."""
 
 RESTORED = {"optimizer.restored": "an optimizer's state was loaded", "scaler.restored": "a scaler's state was loaded"}
+_RECORDING = "recording began"
 
 
 @dataclass(frozen=True)
-class Moment:
+class Entry:
     """One line of the timeline. time: nanoseconds by the training host's clock."""
 
     time: int
     step: int | None
-    said: str
+    text: str
 
 
 @dataclass
-class Move:
+class ScaleChange:
     """One or more consecutive changes of the loss scale in the same direction."""
 
     first: int
@@ -56,18 +57,18 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint. missing: state that it lacks and a resume needs."""
+class SavedFile:
+    """A file of a checkpoint. missing: state that it lacks and a resume needs. faults: its faults as text."""
 
     step: int
     time: int
     path: str
     missing: tuple[str, ...]
-    said: str | None
+    faults: str | None
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """The numbers of one step; None for a value that was not read.
 
     tensors: those with the largest norms. If some are not finite, `nonfinite` counts them, and tensors are the last of
@@ -84,139 +85,140 @@ class Row:
 
 
 @dataclass
-class Chronicle:
+class Timeline:
     """The timeline of a stream and its kept rows.
 
     rows: the rows around the requested step. earlier: the last rows before them with a norm. times: end times of the
     requested steps.
     """
 
-    moments: list[Moment] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    saves: list[Saved] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    earlier: list[Row] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    scale_changes: list[ScaleChange] = field(default_factory=list)
+    saves: list[SavedFile] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
+    earlier: list[StepRow] = field(default_factory=list)
     times: dict[int, int] = field(default_factory=dict)
     _scale: float = math.nan
     _streak: tuple[int, int, int] = (-1, 0, 0)
     """Consecutive skipped steps: the first step, their number, and the time of the first."""
-    _bad: bool = False
+    _has_bad_loss: bool = False
+
+    def add_frame(self, frame: Hello | Event | Lost | Bye) -> None:
+        if isinstance(frame, Hello):
+            if not any(entry.text.startswith(_RECORDING) for entry in self.entries):
+                place = f"rank {frame.rank} of {frame.world_size} on {frame.host}, process {frame.pid}"
+                self.entries.append(Entry(frame.started, None, f"{_RECORDING}: {place}"))
+        elif isinstance(frame, Bye):
+            self.end_streak()
+            message = f": {frame.message}" if frame.message else ""
+            text = f"the process ended ({frame.reason}){message}"
+            self.entries.append(Entry(frame.time, max(0, frame.step), text))
+        elif isinstance(frame, Event):
+            event_text = self._text_of(frame)
+            if event_text and not any(entry.text == event_text for entry in self.entries):
+                self.entries.append(Entry(frame.time, frame.step, event_text))
+
+    def add_rows(self, rows: View, timed: Collection[int], middle: int | None) -> None:
+        self._add_first_bad_loss(rows)
+        if middle is not None:
+            self.earlier = [*self.earlier, *_with_norm(rows, middle - NEAR_STEPS)][-EARLIER_ROWS:]
+        times = rows.times.tolist()
+        for at, (step, (skipped, scale)) in enumerate(rows.records("skipped", "scale")):
+            if step in timed:
+                self.times[step] = times[at]
+            self._add_outcome(step, times[at], skipped > 0)
+            self._add_scale(step, scale)
+            if middle is not None and abs(step - middle) <= NEAR_STEPS:
+                self.rows.append(_row(rows, at, step, skipped > 0))
+
+    def end_streak(self) -> None:
+        """Adds the entry of consecutive skipped steps."""
+        first, count, began = self._streak
+        if count == 1:
+            self.entries.append(Entry(began, first, "the step was skipped"))
+        elif count:
+            text = f"{count} steps in a row were skipped, {first} to {first + count - 1}"
+            self.entries.append(Entry(began, first, text))
+        self._streak = (-1, 0, 0)
+
+    def _text_of(self, event: Event) -> str | None:
+        path = str(event.data.get("path") or "")
+        if event.name == "checkpoint.saved":
+            missing = tuple(map(str, event.data.get("missing") or ()))
+            faults = checkpoint(path, missing, event.data.get("exposed") or ())
+            self.saves.append(SavedFile(event.step, event.time, path, missing, faults))
+            return faults or f"checkpoint {path or 'in memory'} was saved"
+        if event.name == "checkpoint.restored":
+            return f"checkpoint {path or 'in memory'} was loaded"
+        return RESTORED.get(event.name) or sentence(event)
+
+    def _add_first_bad_loss(self, rows: View) -> None:
+        losses = rows.loss()
+        bad = np.flatnonzero(measured(losses) & ~np.isfinite(losses))
+        if bad.size and not self._has_bad_loss:
+            at, self._has_bad_loss = int(bad[0]), True
+            text = f"the loss is {wording.number(float(losses[at]))}"
+            self.entries.append(Entry(int(rows.times[at]), int(rows.steps[at]), text))
+
+    def _add_outcome(self, step: int, time: int, skipped: bool) -> None:
+        first, count, began = self._streak
+        if skipped:
+            self._streak = (first, count + 1, began) if count else (step, 1, time)
+        else:
+            self.end_streak()
+
+    def _add_scale(self, step: int, scale: float) -> None:
+        before, self._scale = self._scale, scale if math.isfinite(scale) else self._scale
+        if not math.isfinite(before) or not math.isfinite(scale) or scale == before:
+            return
+        last = self.scale_changes[-1] if self.scale_changes else None
+        if last is not None and last.up == (scale > before):
+            last.last, last.after, last.times = step, scale, last.times + 1
+        else:
+            self.scale_changes.append(ScaleChange(step, step, before, scale))
 
 
-def chronicle(views: Iterable[View], asked: Collection[int], middle: int | None, *, rows: bool = True) -> Chronicle:
+def timeline_of(views: Iterable[View], timed: Collection[int], middle: int | None, *, rows: bool = True) -> Timeline:
     """Builds the timeline of a stream from its views.
 
-    asked: steps whose end times are needed. middle: step around which rows are kept. rows: whether to include steps;
-    with several ranks only the first stream needs them.
+    Args:
+        timed: Steps whose end times are needed.
+        middle: Step around which rows are kept.
+        rows: Whether to include steps; with several ranks only the first stream needs them.
     """
-    told = Chronicle()
+    timeline = Timeline()
     for view in views:
-        for part in view.parts(*_frames_of(view)):
-            if isinstance(part, View):
-                if rows:
-                    _rows(told, part, asked, middle)
-            else:
-                _frame(told, part)
-    _end_streak(told)
-    return told
+        for part in view.parts(*_names_of_frames(view)):
+            if not isinstance(part, View):
+                timeline.add_frame(part)
+            elif rows:
+                timeline.add_rows(part, timed, middle)
+    timeline.end_streak()
+    return timeline
 
 
-def _frames_of(view: View) -> set[str]:
-    return {each.name if isinstance(each, Event) else type(each).__name__.lower() for _, each in view.frames} or {"bye"}
+def _names_of_frames(view: View) -> set[str]:
+    names = {frame.name if isinstance(frame, Event) else type(frame).__name__.lower() for _, frame in view.frames}
+    return names or {"bye"}
 
 
-def _frame(told: Chronicle, frame: Hello | Event | Lost | Bye) -> None:
-    if isinstance(frame, Hello):
-        if not any(each.said.startswith("watched from here") for each in told.moments):
-            said = f"watched from here on: rank {frame.rank} of {frame.world_size} on {frame.host}, process {frame.pid}"
-            told.moments.append(Moment(frame.started, None, said))
-    elif isinstance(frame, Bye):
-        _end_streak(told)
-        because = f": {frame.message}" if frame.message else ""
-        told.moments.append(Moment(frame.time, max(0, frame.step), f"the process ended ({frame.reason}){because}"))
-    elif isinstance(frame, Event):
-        happened = _said(told, frame)
-        if happened and not any(each.said == happened for each in told.moments):
-            told.moments.append(Moment(frame.time, frame.step, happened))
-
-
-def _said(told: Chronicle, event: Event) -> str | None:
-    path = str(event.data.get("path") or "")
-    if event.name == "checkpoint.saved":
-        missing = tuple(map(str, event.data.get("missing") or ()))
-        lacks = checkpoint(path, missing, event.data.get("exposed") or ())
-        told.saves.append(Saved(event.step, event.time, path, missing, lacks))
-        return lacks or f"checkpoint {path or 'in memory'} was saved"
-    if event.name == "checkpoint.restored":
-        return f"checkpoint {path or 'in memory'} was loaded"
-    return RESTORED.get(event.name) or sentence(event)
-
-
-def _rows(told: Chronicle, rows: View, asked: Collection[int], middle: int | None) -> None:
-    losses = rows.loss()
-    bad = np.flatnonzero(measured(losses) & ~np.isfinite(losses))
-    if bad.size and not told._bad:
-        at, told._bad = int(bad[0]), True
-        said = f"the loss is {wording.number(float(losses[at]))}"
-        told.moments.append(Moment(int(rows.times[at]), int(rows.steps[at]), said))
-    if middle is not None:
-        told.earlier = [*told.earlier, *_with_norm(rows, middle - NEAR)][-EARLIER:]
-    times = rows.times.tolist()
-    for at, (step, (skipped, scale)) in enumerate(rows.records("skipped", "scale")):
-        if step in asked:
-            told.times[step] = times[at]
-        _skip(told, step, times[at], skipped > 0)
-        _move(told, step, scale)
-        if middle is not None and abs(step - middle) <= NEAR:
-            told.rows.append(_row(rows, at, step, skipped > 0))
-
-
-def _with_norm(rows: View, before: int) -> Iterator[Row]:
+def _with_norm(rows: View, before: int) -> Iterator[StepRow]:
     """Yields the last rows before a step whose norm was read."""
     read = np.flatnonzero(measured(rows.scalar("grad_norm")) & (rows.steps < before))
-    for at in read[-EARLIER:].tolist():
+    for at in read[-EARLIER_ROWS:].tolist():
         yield _row(rows, at, int(rows.steps[at]), bool(rows.scalar("skipped")[at] > 0))
 
 
-def _row(rows: View, at: int, step: int, skipped: bool) -> Row:
+def _row(rows: View, at: int, step: int, skipped: bool) -> StepRow:
     column = np.ascontiguousarray(rows.stat("grad.norm")[:, at])
     known, norms = measured(column), column.astype(np.float64)
     bad = np.flatnonzero(known & ~np.isfinite(norms))
     largest = sorted(np.flatnonzero(known).tolist(), key=lambda index: -norms[index])
-    chosen = bad[-TOP:].tolist() if bad.size else largest[:TOP]
+    chosen = bad[-NAMED_TENSORS:].tolist() if bad.size else largest[:NAMED_TENSORS]
     tensors = tuple((rows.schema.tensors[index].name, float(norms[index])) for index in chosen)
     loss, norm, scale = (_number(rows, name, at) for name in ("loss", "grad_norm", "scale"))
-    return Row(step, loss, norm, scale, skipped, int(bad.size), tensors)
+    return StepRow(step, loss, norm, scale, skipped, int(bad.size), tensors)
 
 
 def _number(rows: View, name: str, at: int) -> float | None:
     return float(rows.scalar(name)[at]) if measured(rows.scalar(name)[at : at + 1])[0] else None
-
-
-def _skip(told: Chronicle, step: int, time: int, skipped: bool) -> None:
-    first, count, began = told._streak
-    if skipped:
-        told._streak = (first, count + 1, began) if count else (step, 1, time)
-    else:
-        _end_streak(told)
-
-
-def _end_streak(told: Chronicle) -> None:
-    first, count, began = told._streak
-    if count == 1:
-        told.moments.append(Moment(began, first, "the step was skipped"))
-    elif count:
-        said = f"{count} steps in a row were skipped, {first} to {first + count - 1}"
-        told.moments.append(Moment(began, first, said))
-    told._streak = (-1, 0, 0)
-
-
-def _move(told: Chronicle, step: int, scale: float) -> None:
-    before, told._scale = told._scale, scale if math.isfinite(scale) else told._scale
-    if not math.isfinite(before) or not math.isfinite(scale) or scale == before:
-        return
-    last = told.moves[-1] if told.moves else None
-    if last is not None and last.up == (scale > before):
-        last.last, last.after, last.times = step, scale, last.times + 1
-    else:
-        told.moves.append(Move(step, step, before, scale))

@@ -1,4 +1,4 @@
-"""Makes text from a run or a server safe to display.
+"""Makes text from a run or a server safe to display and to store.
 
 The text is foreign input for terminals, chats, mails, alerts and documents. Safe text does not move the cursor, start a
 line, reverse the reading direction, mention anyone or link anywhere.
@@ -60,12 +60,27 @@ def sentence(value: str) -> str:
     return said if whole else said.replace(FENCE, "'")
 
 
+def escaped(text: str) -> str:
+    """Returns the text as one line, with unprintable characters in Python's notation."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """Truncates the text to a number of characters, the last of which is then an ellipsis."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
+def storable(text: str) -> str:
+    """Replaces NUL and lone surrogates, which PostgreSQL and UTF-8 do not accept."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
 def json(value: Any) -> str:
     """Formats a value as JSON for people; unprintable characters are escaped, with the same meaning."""
     import msgspec  # the doctor prints its lines even without msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value)).decode()
-    return "\n".join("".join(map(_escaped, row)) for row in text.split("\n"))
+    return "\n".join("".join(map(_json_escape, row)) for row in text.split("\n"))
 
 
 def _inert(value: str) -> str:
@@ -78,7 +93,7 @@ def _misleads(sign: str) -> bool:
     return unicodedata.category(sign) in MISLEADING and sign not in JOINERS
 
 
-def _escaped(sign: str) -> str:
+def _json_escape(sign: str) -> str:
     if sign.isprintable():
         return sign
     words = sign.encode("utf-16-be")

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ammeter.wire.printable import storable
+
 DEPTH = 16
 """Levels of nesting that are kept. Deeper values become text, shortened to one line."""
 
@@ -44,7 +46,7 @@ def _of_python(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return number(value)
     if isinstance(value, str):
-        return text(value)
+        return storable(value)
     if isinstance(value, bytes):
         return value.hex()
     if depth > 0 and isinstance(value, dict):
@@ -59,11 +61,6 @@ def number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
-def text(value: str) -> str:
-    """Replaces NUL and lone surrogates, which PostgreSQL does not store."""
-    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def instant(nanoseconds: int | None) -> str | None:
@@ -82,14 +79,14 @@ def instant(nanoseconds: int | None) -> str | None:
 
 def _key(key: Any) -> str:
     if isinstance(key, str):
-        return _name(key) if len(key) <= MAX_CACHED_NAME_CHARS else text(key)
+        return _name(key) if len(key) <= MAX_CACHED_NAME_CHARS else storable(key)
     return _words(key)
 
 
 @lru_cache(4096)
 def _name(key: str) -> str:
-    return text(key)
+    return storable(key)
 
 
 def _words(value: Any) -> str:
-    return text(reprlib.repr(value) if isinstance(value, dict | list | tuple | set | frozenset) else str(value))
+    return storable(reprlib.repr(value) if isinstance(value, dict | list | tuple | set | frozenset) else str(value))

@@ -142,7 +142,7 @@ lock.
 
 acknowledged: the committed journal offset.
 latest: scalar name -> last measured value.
-counters: see runs/stream_counters.py.
+counters: see counters/stream.py of the agent.
 lost: reason -> {steps, events}.
 states: msgpack {verdict: state}.
 heard: time of the shipper's last request.

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from ammeter.wire import printable
 from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError
 from ammeter_server.db.json_safe import plain
 from ammeter_server.http.security_headers import HEADERS
@@ -95,7 +96,7 @@ async def _validation(_: Request, error: Exception) -> Response:
 
 def _cut(value: Any) -> Any:
     """Shortens a received value for an error message."""
-    return f"{value[:MAX_VALUE_CHARS]}…" if isinstance(value, str) and len(value) > MAX_VALUE_CHARS else value
+    return printable.shortened(value, MAX_VALUE_CHARS) if isinstance(value, str) else value
 
 
 async def _store(_: Request, error: Exception) -> Response:

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from ammeter.wire import printable
+
 FOLDER = files("ammeter_server") / "assets" / "runbooks"
 """A link to alerts/runbooks in the source; a folder of its own in the installed package."""
 
@@ -34,8 +36,8 @@ def first_steps(name: str) -> str:
     )
     steps = re.findall(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", "\n".join(sections), re.MULTILINE | re.DOTALL)
     lines = (" ".join(_plain(step).split()) for step in steps[:MAX_STEPS])
-    said = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
-    return said if len(said) <= MAX_STEPS_CHARS else said[: MAX_STEPS_CHARS - 1] + "…"
+    numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+    return printable.shortened(numbered, MAX_STEPS_CHARS)
 
 
 def _plain(markdown: str) -> str:

@@ -56,5 +56,4 @@ def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links
 
 
 def _short(text: str) -> str:
-    said = printable.name(text)
-    return said if len(said) <= MAX_NAME_CHARS else said[: MAX_NAME_CHARS - 1] + "…"
+    return printable.shortened(printable.name(text), MAX_NAME_CHARS)

@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from ammeter import verdicts
+from ammeter.counters import stream as stream_counters
 from ammeter.verdicts.framework.finding import Finding, Judged
 from ammeter.wire import columns, frames
+from ammeter.wire.printable import storable
 from ammeter_server.db import Connection
-from ammeter_server.db.json_safe import plain, text
+from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import streams
 from ammeter_server.db.queries.streams import StreamState
 from ammeter_server.db.step_tables import day_of
@@ -23,7 +25,7 @@ from ammeter_server.http import limits
 from ammeter_server.ingest.batch_reader import ParsedBatch, read
 from ammeter_server.ingest.stream_cache import CachedStream
 from ammeter_server.process import self_metrics
-from ammeter_server.runs import stream_counters as progress
+from ammeter_server.runs.latest_values import latest
 
 MAX_SCHEMAS = 256
 MAX_SCHEMA_BYTES = 256 * 2**20
@@ -217,7 +219,7 @@ def _chunk(state: StreamState, packed: frames.Block, first_time: int, last_time:
 
 def _event(state: StreamState, number: int, event: frames.Event, now: int) -> dict[str, Any]:
     place = {"run": state.run, "stream": state.id, "number": number, "day": day_of(now)}
-    return place | {"name": text(event.name), "step": event.step, "time": event.time, "data": event.data}
+    return place | {"name": storable(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 
 def _liveness(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
@@ -225,16 +227,16 @@ def _liveness(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
 
 
 def _totals(state: StreamState, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:
-    counters, latest, precision = state.counters, state.latest, state.precision
+    counters, values, precision = state.counters, state.latest, state.precision
     for view in views:
-        counters = progress.advance(counters, view)
-        latest = progress.latest(latest, view)
-        precision = progress.precision(precision, view)
+        counters = stream_counters.advance(counters, view)
+        values = latest(values, view)
+        precision = stream_counters.precision(precision, view)
     return {
         "counters": counters,
-        "latest": latest,
-        "precision": precision if precision is state.precision else text(precision or ""),
-        "lost": progress.lost(state.lost, losses) if losses else state.lost,
+        "latest": values,
+        "precision": precision if precision is state.precision else storable(precision or ""),
+        "lost": stream_counters.add_losses(state.lost, losses) if losses else state.lost,
     }
 
 
@@ -253,7 +255,7 @@ def _identity(found: ParsedBatch) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if found.hello is not None:
         hello = found.hello
-        said |= {"role": hello.role, "rank": hello.rank, "world_size": hello.world_size, "host": text(hello.host)}
+        said |= {"role": hello.role, "rank": hello.rank, "world_size": hello.world_size, "host": storable(hello.host)}
         said |= {"pid": hello.pid, "started": hello.started, "schema": found.stretches[-1].schema_id}
     if found.bye is not None:
         bye = msgspec.structs.asdict(found.bye)

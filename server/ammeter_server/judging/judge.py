@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ammeter.counters import run as run_counters
 from ammeter.verdicts.causality import explain, of_ranks
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.silence import of_tags
@@ -39,7 +40,7 @@ from ammeter_server.judging import cross_rank
 from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.outbox_writer import OutboxWriter
 from ammeter_server.process import activity_log
-from ammeter_server.runs import cost, outcomes, stream_counters
+from ammeter_server.runs import cost, outcomes
 
 log = logging.getLogger(__name__)
 
@@ -332,7 +333,7 @@ def _add_to_fleet_totals(
 ) -> dict[str, Any]:
     """Adds the run's progress since the last judgement to the fleet's totals. Returns the counted amounts."""
     ranks = [stream for stream in streams if stream.role == "rank"]
-    counters = stream_counters.of_run([(rank.rank, rank.counters) for rank in ranks])
+    counters = run_counters.of_run([(rank.rank, rank.counters) for rank in ranks])
     folded: dict[str, Any] = dict(run.folded)
     dollars = cost.of_run(prices, run.environment, ranks)
     if dollars is not None and (more := round(dollars * MICRODOLLARS_PER_DOLLAR) - folded.get("cost", 0)) > 0:

@@ -10,6 +10,8 @@ import json
 import logging
 import re
 
+from ammeter.wire import printable
+
 DONE = "ammeter_server.done"
 REFUSED = "ammeter_server.refused"
 """Loggers: of actions, each of which is logged, and of refusals, which clients can cause without end and which are
@@ -41,5 +43,5 @@ def _said(values: dict[str, object]) -> str:
 
 
 def _value(text: str) -> str:
-    cut = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
-    return cut if _PLAIN.fullmatch(cut) else json.dumps(cut, ensure_ascii=False)
+    short = printable.shortened(text, MAX_VALUE_CHARS)
+    return short if _PLAIN.fullmatch(short) else json.dumps(short, ensure_ascii=False)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from ammeter.redaction import Redactor
+from ammeter.wire import printable
 from ammeter_server.process.activity_log import DONE, REFUSED
 
 _redactor = Redactor(remembers=False)
@@ -34,12 +35,12 @@ class OneLine(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        record.message = escaped(_redactor.text(record.message.rstrip()))
+        record.message = printable.escaped(_redactor.text(record.message.rstrip()))
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
         lines = _redactor.text(super().formatException(ei)).splitlines()  # type: ignore[arg-type]
-        return "    | " + SET_IN.join(map(escaped, lines))
+        return "    | " + SET_IN.join(map(printable.escaped, lines))
 
 
 class Ours(logging.Filter):
@@ -75,11 +76,6 @@ class LogThrottle(logging.Filter):
         if more:
             record.msg = f"{record.msg} ({more} more since the last such line)"
         return True
-
-
-def escaped(text: str) -> str:
-    """The text on one line; unprintable characters are escaped."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def tell_where_it_stands_when_asked() -> None:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ammeter.counters import histograms
+from ammeter.counters import run as run_counters
+from ammeter.counters.events import OTHER, RESTORES
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter_server.config.prices import Prices
 from ammeter_server.db import Row
 from ammeter_server.prometheus.exposition import Exposition
-from ammeter_server.runs import cost, devices, stream_counters
-from ammeter_server.runs.event_counters import OTHER, RESTORES
+from ammeter_server.runs import cost, devices
 from ammeter_server.runs.rank_totals import fallbacks, latest, lost, precision, ranks_reporting
 
 MAX_LABEL_CHARS = 200
@@ -54,7 +56,7 @@ def add_run(
         shown.add("ammeter_run_end_timestamp_seconds", run.ended / 1e9, run.id)
     if only_what:
         return
-    counters = stream_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
+    counters = run_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
     last = latest(ranks)
     _add_state(shown, run, ranks, now)
     _add_scaler(shown, run.id, counters, last)
@@ -172,7 +174,7 @@ def _histogram(counters: Mapping[str, Any], name: str) -> tuple[Sequence[float],
     """The exposed bounds, the counts between them, and the count above the last."""
     shown, counts = SHOWN[name], counters[f"{name}_histogram"]
     below, above = sum(counts[: shown.start + 1]), sum(counts[shown.stop :])
-    return stream_counters.BOUNDS[name][shown], [below, *counts[shown.start + 1 : shown.stop], above]
+    return histograms.BOUNDS[name][shown], [below, *counts[shown.start + 1 : shown.stop], above]
 
 
 def _add_quality(shown: Exposition, run: str, counters: Mapping[str, Any], last: Mapping[str, Any]) -> None:

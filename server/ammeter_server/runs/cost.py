@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ammeter.verdicts.framework import epoch_times
+from ammeter.counters import epoch_times
 from ammeter_server.config import prices
 from ammeter_server.config.prices import Prices
 from ammeter_server.db import Row

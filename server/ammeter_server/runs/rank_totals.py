@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ammeter.counters import run as run_counters
+from ammeter.counters.events import OTHER, Counters
 from ammeter_server.db import Row
-from ammeter_server.runs import stream_counters
-from ammeter_server.runs.event_counters import OTHER, Counters
-from ammeter_server.runs.stream_counters import MEASURED_AT
+from ammeter_server.runs.latest_values import MEASURED_AT
 
 REPORTING_SECONDS = 30
 """A rank without contact for this long is not reporting: fifteen of the shipper's heartbeats."""
@@ -54,7 +54,7 @@ def counters_of(ranks: Iterable[Row[Any]]) -> Counters:
 
     Without histograms and their sums, which only /metrics uses.
     """
-    counted = stream_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
+    counted = run_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
     return {name: value for name, value in counted.items() if not name.endswith(("_histogram", "_sum"))}
 
 
@@ -68,13 +68,7 @@ def precision(ranks: Sequence[Row[Any]]) -> str | None:
 
 def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:
     """Returns the records of all streams that never arrived, by reason."""
-    total: dict[str, dict[str, int]] = {}
-    for stream in streams:
-        for reason, counts in stream.lost.items():
-            mine = total.setdefault(reason, {"steps": 0, "events": 0})
-            for name in mine:
-                mine[name] += counts.get(name, 0)
-    return total
+    return run_counters.losses_of(stream.lost for stream in streams)
 
 
 def fallbacks(ranks: Iterable[Row[Any]], most: int) -> dict[tuple[str, str], float]:

@@ -13,7 +13,8 @@ import torch
 import ammeter
 from ammeter.__main__ import main
 from ammeter.journal import Journal, find
-from ammeter.report import diagnosis, run_summary, stream_summary
+from ammeter.report import diagnosis, overhead, run_summary
+from ammeter.report.stream_summary import StreamSummary
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Hello
 from tests.agent.streams import Stream
@@ -64,15 +65,15 @@ def test_a_short_run_says_what_its_start_cost_and_no_share(tmp_path: Path, capsy
     assert pytest.approx(costs(rows), abs=1e-5) == told["overhead_start_seconds"]
     assert 100 == told["overhead_start_steps"]
     said = text(tmp_path, capsys)
-    start = f"our cost {told['overhead_start_seconds']:.2g} s for the start, 100 steps in which more is read"
-    assert f"{start}; too few to say what a settled step costs" in said
+    start = f"overhead {told['overhead_start_seconds']:.2g} s for the start, 100 steps with more readings"
+    assert f"{start}; too few steps for the overhead of a settled step" in said
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_behind_the_start_the_share_is_that_of_the_settled_steps_alone(
     precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_summary, "START_SECONDS", START)
+    monkeypatch.setattr(overhead, "START_SECONDS", START)
     rows = trained(tmp_path, 260, precision)
     told = summary(tmp_path, capsys)
     start = told["overhead_start_steps"]
@@ -81,7 +82,7 @@ def test_behind_the_start_the_share_is_that_of_the_settled_steps_alone(
     assert pytest.approx(costs(rows, start) / seconds(rows, start), rel=1e-3) == told["overhead_settled_ratio"]
     assert 0 < told["overhead_settled_ratio"] < 1
     said = text(tmp_path, capsys)
-    assert f"of the time of settled steps; the start, {start} steps in which more is read, took" in said
+    assert f"of the time of settled steps; the start, {start} steps with more readings, took" in said
 
 
 def test_a_start_lasts_64_steps_and_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +95,7 @@ def test_a_start_lasts_64_steps_and_a_second(tmp_path: Path, capsys: pytest.Capt
         told[f"overhead_{name}"] for name in ("start_steps", "start_seconds", "settled_ratio")
     )
     assert pytest.approx((127 * 2**-9 + 473 * 2**-13) / (600 * 2**-7), abs=1e-5) == told["overhead_ratio"]
-    assert "our cost 1.6 % of the time of settled steps; the start, 127 steps in which more is read, took 0.25 s" in (
+    assert "overhead 1.6 % of the time of settled steps; the start, 127 steps with more readings, took 0.25 s" in (
         text(tmp_path, capsys)
     )
 
@@ -106,7 +107,7 @@ def test_long_steps_are_settled_after_64_of_them(tmp_path: Path, capsys: pytest.
     written(rows.bye(), tmp_path)
     told = summary(tmp_path, capsys)
     assert (64, 0.0005) == (told["overhead_start_steps"], told["overhead_settled_ratio"])
-    assert "our cost less than 0.1 % of the time of settled steps" in text(tmp_path, capsys)
+    assert "overhead less than 0.1 % of the time of settled steps" in text(tmp_path, capsys)
 
 
 def test_a_few_long_steps_say_the_share_that_is_small_although_the_start_is_in_it(
@@ -117,12 +118,12 @@ def test_a_few_long_steps_say_the_share_that_is_small_although_the_start_is_in_i
         rows.good(seconds=2.0, step_seconds=2.0, overhead_seconds=0.01)
     written(rows.bye(), tmp_path)
     assert summary(tmp_path, capsys)["overhead_settled_ratio"] is None
-    assert "our cost 0.3 s, 0.5 % of the run" in text(tmp_path, capsys)
+    assert "overhead 0.3 s, 0.5 % of the run" in text(tmp_path, capsys)
 
 
 def test_lives_of_a_rank_each_have_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_summary, "START_SECONDS", 3600.0)  # of both: on a busy machine steps take longer
-    counted = [stream_summary.Tally(name) for name in ("a", "b")]
+    monkeypatch.setattr(overhead, "START_SECONDS", 3600.0)  # of both: on a busy machine steps take longer
+    counted = [StreamSummary(name) for name in ("a", "b")]
     rows = [trained(tmp_path / each.stream, 100) for each in counted]
     for each, read in zip(counted, rows, strict=True):
         each.add(read)
@@ -134,7 +135,7 @@ def test_lives_of_a_rank_each_have_a_start(tmp_path: Path, monkeypatch: pytest.M
 def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_summary, "START_SECONDS", START)
+    monkeypatch.setattr(overhead, "START_SECONDS", START)
     trained(tmp_path, 200)
     (run,) = find.find_runs(tmp_path)
     whole = diagnosis.diagnose(run).as_json()["summary"]

@@ -10,7 +10,7 @@ import pytest
 
 from ammeter.report.event_text import checkpoint, sentence
 from ammeter.report.run_summary import seen_in
-from ammeter.report.stream_summary import Tally
+from ammeter.report.stream_summary import StreamSummary
 from ammeter.wire.frames import Event
 from tests.agent.streams import Stream, views
 
@@ -92,7 +92,7 @@ def test_a_checkpoint_says_what_it_lacks_and_who_can_get_at_it() -> None:
 
 
 def test_a_checkpoint_in_several_files_of_one_folder_is_judged_as_one() -> None:
-    stream, tally = Stream(), Tally("s")
+    stream, tally = Stream(), StreamSummary("s")
     stream.good()
     for name, missing in (("model.pt", ["optimizer", "scaler"]), ("optimizer.pt", ["weights", "scaler"])):
         stream.event("checkpoint.saved", path=f"out-1/{name}", missing=missing, exposed=[])
@@ -103,7 +103,7 @@ def test_a_checkpoint_in_several_files_of_one_folder_is_judged_as_one() -> None:
 
 
 def test_beside_a_complete_checkpoint_weights_alone_are_an_export() -> None:
-    stream, tally = Stream(), Tally("s")
+    stream, tally = Stream(), StreamSummary("s")
     stream.good()
     stream.event("checkpoint.saved", path="out/last.pt", missing=[], exposed=[])
     stream.event("checkpoint.saved", path="export/weights.pt", missing=["optimizer"], exposed=[])

@@ -66,7 +66,7 @@ def test_a_twin_is_within_all_limits_and_equal_to_the_bit(tmp_path: Path, capsys
     train(tmp_path, "base")
     code, checks = gate(capsys, train(tmp_path, "twin"), "base", "--reproducible", *NO_SPEED)
     assert (0, True) == (code, checks["within"])
-    assert "equal to the bit over 40 steps" == checks["same losses"]["said"]
+    assert "bit-identical over 40 steps" == checks["same losses"]["said"]
     assert "1 against 1 at step 39, +0.00 %; at most +1 %" == checks["validation"]["said"]
     assert checks["memory"]["within"] is None
 

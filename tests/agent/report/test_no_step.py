@@ -128,7 +128,7 @@ def test_what_the_journal_cannot_tell_apart_is_told_as_what_it_may_be(
     program(tmp_path)
     reasons, text = told(tmp_path, capsys)
     assert 1 == sum(cause in each for each in reasons)
-    assert "No step was recorded. This may be why:" in text
+    assert "No step was recorded. Possible reasons:" in text
     assert f"- {cause}" in text
 
 
@@ -183,7 +183,7 @@ def test_a_run_that_lives_may_be_in_its_first_step(tmp_path: Path, capsys: pytes
     run = ammeter.watch(model, optimizer, dir=tmp_path)
     _, text = told(tmp_path, capsys)
     run.close()
-    assert "No step was recorded yet. Unless the first is still under way, this may be why:" in text
+    assert "No step was recorded yet. If the first step is not in progress, possible reasons:" in text
 
 
 def test_a_run_with_a_step_is_told_none_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

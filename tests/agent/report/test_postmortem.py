@@ -19,13 +19,13 @@ from tests.agent.training import watching
 
 Output = pytest.CaptureFixture[str]
 SECTIONS = [
-    "What happened",
+    "Findings",
     "Timeline",
     "Loss scale",
     "Around the first bad step",
     "Last good checkpoint",
-    "What it ran on",
-    "What is not known",
+    "Environment",
+    "Missing data",
     "Checklist",
 ]
 
@@ -82,24 +82,22 @@ def test_all_that_is_known_of_a_real_run_is_filled_in(broken_run: Path, capsys: 
     text = document(broken_run, capsys)
     assert SECTIONS == re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert text.startswith("# Post-mortem: nightly (books)\n")
-    assert "`scale-collapse`" in section(text, "What happened") or "`nonfinite-gradient`" in section(
-        text, "What happened"
-    )
-    assert "- **Cause.** " in section(text, "What happened")
-    assert "- **Fix.** " in section(text, "What happened")
+    assert "`scale-collapse`" in section(text, "Findings") or "`nonfinite-gradient`" in section(text, "Findings")
+    assert "- **Cause.** " in section(text, "Findings")
+    assert "- **Fix.** " in section(text, "Findings")
     assert re.search(r"\| 21 to 39 \| down, 19 times \| 1024 \(2\^10\) \|", section(text, "Loss scale"))
     assert re.search(
-        r"`/.*kept\d*/step10.pt`, saved at step 10, .* It lacks nothing.", section(text, "Last good checkpoint")
+        r"`/.*kept\d*/step10.pt`, saved at step 10, .* It is complete.", section(text, "Last good checkpoint")
     )
-    assert "| config `data` | shard-7 |" in section(text, "What it ran on")
-    assert f"| torch | {torch.__version__} |" in section(text, "What it ran on")
+    assert "| config `data` | shard-7 |" in section(text, "Environment")
+    assert f"| torch | {torch.__version__} |" in section(text, "Environment")
 
 
 def test_the_timeline_goes_from_watch_to_goodbye_with_what_was_found_between(broken_run: Path, capsys: Output) -> None:
     lines = section(document(broken_run, capsys), "Timeline").strip().splitlines()[2:]
     times = [line.split("|")[1].strip() for line in lines]
     assert sorted(times) == times
-    assert "watched from here on: rank 0 of 1" in lines[0]
+    assert "recording began: rank 0 of 1" in lines[0]
     assert "the process ended (closed)" in lines[-1]
     (skips,) = (at for at, line in enumerate(lines) if "20 steps in a row were skipped, 20 to 39" in line)
     (saved,) = (at for at, line in enumerate(lines) if "step10.pt was saved" in line)
@@ -119,7 +117,7 @@ def test_the_checklist_says_what_is_answered_and_asks_the_rest(broken_run: Path,
     lines = section(document(broken_run, capsys), "Checklist").strip().splitlines()[2:]
     assert ["x" in line[:6] for line in lines] == [False, True, True, True, False, False, False, False]
     assert "Resume in float32 from `/" in lines[5]
-    assert "Smallest run that shows it: one batch, only `0` in float32" in lines[6]
+    assert "Smallest reproduction: one batch, only `0` in float32" in lines[6]
 
 
 def test_it_goes_into_a_file_where_one_is_given(broken_run: Path, tmp_path: Path, capsys: Output) -> None:

@@ -17,7 +17,7 @@ from ammeter import journal
 from ammeter.__main__ import main
 from ammeter.journal import Journal, find
 from ammeter.report import diagnosis
-from ammeter.report.diagnosis import Told, _as_json, _note
+from ammeter.report.diagnosis import ReportedFinding, _keep_latest
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema
 from ammeter.wire.printable import BREAK
@@ -75,7 +75,7 @@ def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, caps
         "That points to the backward pass of blocks.1.fc.",
         "since 40, seen at 41, last at 69",
         "Loss scale collapsed from 65536 to 0.000122 (scale-collapse, page, since step 40)",
-        "Next: mend nonfinite-gradient. Its runbook: ammeter runbook nonfinite-gradient",
+        "Next: fix nonfinite-gradient. Its runbook: ammeter runbook nonfinite-gradient",
     ):
         assert words in text
 
@@ -92,7 +92,7 @@ def test_what_the_collector_does_not_take_is_told(tmp_path: Path, capsys: pytest
 def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(warm(50).bye(), tmp_path)
     text = as_text(capsys, tmp_path)
-    assert "No verdict was reached. What was looked for: loss-not-scaled, " in text
+    assert "No verdict was reached. Checked: loss-not-scaled, " in text
     assert "nonfinite-loss" in text
     assert "65536 (2^16) throughout; 0 growths, 0 backoffs" in text
     assert "No loss was recorded" not in text
@@ -343,7 +343,7 @@ def test_a_checkpoint_that_others_can_read_is_told_and_is_not_the_last_word(
     out = " ".join(capsys.readouterr().out.split())
     assert "Other users can read the checkpoints checkpoint-exposed" in out
     assert "No verdict on the training was reached, but see above." in out
-    assert "Next: mend" not in out
+    assert "Next: fix" not in out
 
 
 def test_severity_in_json_is_the_gravest_that_the_finding_had_with_what_came_of_it() -> None:
@@ -351,8 +351,8 @@ def test_severity_in_json_is_the_gravest_that_the_finding_had_with_what_came_of_
     page = msgspec.structs.replace(ticket, severity="page")
     last: dict[str, Finding] = {}
     for each, severity in ((ticket, "ticket"), (page, "page"), (ticket, "page")):
-        _note(last, [each])
+        _keep_latest(last, [each])
         assert severity == last["run-stalled"].severity
     worse = msgspec.structs.replace(page, verdict="scale-collapse")
-    assert "ticket" == _as_json(Told(ticket, [0], []))["severity"]
-    assert "page" == _as_json(Told(ticket, [0], [worse]))["severity"]
+    assert "ticket" == ReportedFinding(ticket, [0], []).severity
+    assert "page" == ReportedFinding(ticket, [0], [worse]).severity

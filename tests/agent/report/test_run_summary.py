@@ -103,7 +103,7 @@ def test_a_run_that_was_started_again_is_one_run_and_the_rank_that_died_is_no_lo
     assert (0, []) == (code, told["findings"])
     assert ("ended", "exit", 2) == tuple(told["run"][name] for name in ("state", "goodbye", "last_step"))
     assert (2, 2) == (told["run"]["world_size"], told["run"]["ranks_reporting"])
-    assert "2, for the ranks were started again; one ended at step 1 (lost: killed by SIGKILL)" in text
+    assert "2, because the ranks were restarted; one ended at step 1 (lost: killed by SIGKILL)" in text
 
 
 def test_lives_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,4 +134,4 @@ def test_a_process_that_ran_beside_another_of_its_rank_was_not_replaced_by_it(
     written(reading([4], began=5).bye("exit"), tmp_path, 0, began=5)
     code, told, text = report(tmp_path, capsys)
     assert (3, ["run-lost"], []) == (code, [each["verdict"] for each in told["findings"]], told["run"]["lives"])
-    assert "started again" not in text
+    assert "restarted" not in text

@@ -39,8 +39,8 @@ def test_without_a_name_the_names_are_listed(capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("scale-colapse", "there is no 'scale-colapse'; did you mean scale-collapse"),
-        ("../../etc/passwd", "there is no '../../etc/passwd'; "),
+        ("scale-colapse", "'scale-colapse' is not a runbook; did you mean scale-collapse"),
+        ("../../etc/passwd", "'../../etc/passwd' is not a runbook; "),
         ("zzz", "use one of activation-overflow, agent-blind"),
     ],
 )

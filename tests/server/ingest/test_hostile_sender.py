@@ -18,12 +18,14 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ammeter.counters.events import MAX_SUM
+from ammeter.counters.stream import MAX_REASONS, SUMS
 from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter.wire.frames import Batch, Block, Event, Hello, Lost, Schema, Tensor
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import apply, validation
-from ammeter_server.runs import event_counters, stream_counters
+from ammeter_server.runs import latest_values
 from tests.parts import need
 from tests.server.ingest.test_endpoint import SCHEMA, Place, Sender, of_stream, opened, rows, stored
 
@@ -200,9 +202,9 @@ def check_pages_and_numbers(sender: Sender) -> None:
     for path in ("/metrics", "/metrics/self", "/api/v1/runs", f"/api/v1/runs/{sender.run}"):
         assert 200 == sender.client.get(path).status_code, path
     counters = of_stream(sender, "counters")
-    assert all(0 <= counters[counter] <= event_counters.MAX_SUM for counter in stream_counters.SUMS)
-    assert len(of_stream(sender, "latest")) <= stream_counters.MAX_NAMES
-    assert len(of_stream(sender, "lost")) <= stream_counters.MAX_REASONS + 1
+    assert all(0 <= counters[counter] <= MAX_SUM for counter in SUMS)
+    assert len(of_stream(sender, "latest")) <= latest_values.MAX_NAMES
+    assert len(of_stream(sender, "lost")) <= MAX_REASONS + 1
 
 
 def filled(schema: Schema, first: int, value: float) -> Block:

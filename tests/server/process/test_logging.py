@@ -10,10 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ammeter.wire.printable import escaped
 from ammeter_server.cli.demo.processes import free_port
 from ammeter_server.judging import worker as sweeper
 from ammeter_server.maintenance import worker
-from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine, escaped
+from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine
 from tests import forked
 from tests.e2e.processes import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until

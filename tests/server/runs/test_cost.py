@@ -10,13 +10,13 @@ import httpx
 import numpy as np
 import pytest
 
-from ammeter.verdicts.framework import epoch_times as epochs_of
+from ammeter.counters import epoch_times
+from ammeter.counters.stream import advance
 from ammeter.wire.columns import view
 from ammeter.wire.frames import Event, Schema, Steps
 from ammeter_server.config import prices
 from ammeter_server.config.settings import SettingsError, from_environment
 from ammeter_server.runs import cost
-from ammeter_server.runs.stream_counters import advance
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.ops.test_metrics import scrape
 
@@ -74,18 +74,18 @@ def _floats(*values: float) -> bytes:
 def test_an_epoch_lasts_from_its_first_number_to_the_next_whatever_they_count_from(
     first: float, cuts: tuple[int, ...]
 ) -> None:
-    assert 10.0 == epochs_of.seconds(epochs(*cuts, first=first))
+    assert 10.0 == epoch_times.seconds(epochs(*cuts, first=first))
 
 
 def test_an_epoch_that_is_logged_late_or_in_parts_counts_as_well() -> None:
     said = [(0, Event("values.logged", step, step * SECOND, {"epoch": step / 50})) for step in (10, 20, 35)]
-    assert 50.0 == pytest.approx(epochs_of.seconds(advance({}, view(Schema(), (), said))))
+    assert 50.0 == pytest.approx(epoch_times.seconds(advance({}, view(Schema(), (), said))))
 
 
 def test_without_two_epochs_the_configs_steps_per_epoch_tell_how_long_one_is() -> None:
-    assert 2.0 * 100 == epochs_of.seconds({"steps_per_epoch": 100, "steps": 50, "step_seconds": 100.0})
-    assert epochs_of.seconds({"epochs": [0.0, 1, 0.0, 1], "steps": 50, "step_seconds": 100.0}) is None
-    assert epochs_of.seconds({}) is None
+    assert 2.0 * 100 == epoch_times.seconds({"steps_per_epoch": 100, "steps": 50, "step_seconds": 100.0})
+    assert epoch_times.seconds({"epochs": [0.0, 1, 0.0, 1], "steps": 50, "step_seconds": 100.0}) is None
+    assert epoch_times.seconds({}) is None
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def test_a_live_run_has_its_cost_on_metrics(client: httpx.Client) -> None:
 
 def test_the_size_of_the_data_set_tells_how_long_an_epoch_is_where_nothing_else_does() -> None:
     counters = {"samples_per_epoch": 6000.0, "samples": 300.0, "steps": 10, "step_seconds": 5.0}
-    assert 100.0 == epochs_of.seconds(counters)
-    assert 50.0 == epochs_of.seconds({**counters, "steps_per_epoch": 100})
+    assert 100.0 == epoch_times.seconds(counters)
+    assert 50.0 == epoch_times.seconds({**counters, "steps_per_epoch": 100})
     hello = Stream(None, config={"dataset_size": 12_000}, world_size=2).hello()  # type: ignore[arg-type]
     assert 6000.0 == advance({}, view(Schema(), (), [(0, hello)]))["samples_per_epoch"]
 

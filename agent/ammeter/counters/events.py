@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.verdicts.framework import epoch_times
+from ammeter.counters import epoch_times
 from ammeter.wire.frames import Event, Hello
-from ammeter_server.db.json_safe import text
+from ammeter.wire.printable import storable
 
 Counters = dict[str, Any]
 
@@ -63,14 +63,14 @@ def add_epoch(after: Counters, epoch: float, time: int) -> None:
     after["epochs"] = epoch_times.with_epoch(after.get("epochs"), epoch, time)
 
 
-def _devices(said: Any) -> dict[str, dict[str, str]]:
+def _devices(listed: Any) -> dict[str, dict[str, str]]:
     """Returns number -> identifiers of the device."""
-    several = [device for device in said if isinstance(device, Mapping)] if isinstance(said, list | tuple) else []
+    devices = [device for device in listed if isinstance(device, Mapping)] if isinstance(listed, list | tuple) else []
     return {
-        text(str(device.get("gpu", ""))[:MAX_NAME_CHARS]): {
-            name: text(str(device.get(name, ""))[:MAX_NAME_CHARS]) for name in ("uuid", "model")
+        storable(str(device.get("gpu", ""))[:MAX_NAME_CHARS]): {
+            name: storable(str(device.get(name, ""))[:MAX_NAME_CHARS]) for name in ("uuid", "model")
         }
-        for device in several[:MAX_DEVICES]
+        for device in devices[:MAX_DEVICES]
     }
 
 
@@ -96,7 +96,7 @@ def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float
 
     Shares of the same operator and reason add up.
     """
-    op, reason = (text(str(event.data.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "reason"))
+    op, reason = (storable(str(event.data.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "reason"))
     share = event.data.get("flops_share", 0.0)
     name = f"{op} {reason}"
     if not isinstance(share, int | float) or not 0 <= share <= 1:

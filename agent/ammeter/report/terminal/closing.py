@@ -1,0 +1,96 @@
+"""The last lines of the report: gaps in its data, and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ammeter.verdicts.checkpoints.checkpoint_exposed import is_note
+from ammeter.verdicts.framework import wording
+
+if TYPE_CHECKING:
+    from ammeter.report.diagnosis import Report
+
+UNREAD = {
+    "loss": "No loss was recorded, so a NaN or Inf in it could not be found; run.log(loss=...) records it.",
+    "grad_norm": "No gradient was read, so underflow and the origin of a NaN could not be judged.",
+}
+NEVER_FINITE = {
+    "loss": "No finite loss was recorded.",
+    "grad_norm": "No finite gradient norm was read, so underflow could not be judged.",
+}
+"""Used instead of UNREAD after non-finite losses or gradients.
+
+Such values count as neither first nor last.
+"""
+
+MAX_PARTIAL_SHARE = 0.99
+"""A share below 1 is not rounded to 100 %."""
+
+
+def closing_lines(report: Report, summary: dict[str, Any], events: bool) -> Iterator[str]:
+    """Yields the closing lines. events: whether the report lists events above them."""
+    yield from _unread(summary)
+    for verdict, error in sorted(report.faults.items()):
+        yield f"{verdict} could not be judged ({error}); please report this."
+    if report.missing_baseline:
+        yield f"The run's baseline {report.missing_baseline!r} is not in the run's folder; nothing was compared."
+    for reason in report.undelivered:
+        yield f"The collector does not have all of this run: {reason}."
+    yield from _silenced(report)
+    yield from _followed(summary)
+    yield from _no_step(summary["no_step"], report, events)
+    yield _next_step(report, events)
+
+
+def _unread(summary: dict[str, Any]) -> Iterator[str]:
+    for column, line in UNREAD.items():
+        if column == "loss" and any(loss["first"] is not None for loss in summary["losses"].values()):
+            continue
+        if summary[column]["first"] is None and summary["steps"]:
+            yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
+
+
+def _silenced(report: Report) -> Iterator[str]:
+    for found, text in ((True, "and found"), (False, "and not found")):
+        names = [name for name, reached in report.silenced.items() if reached is found]
+        if names:
+            yield f"Silenced, {text}: {', '.join(names)}."
+
+
+def _followed(summary: dict[str, Any]) -> Iterator[str]:
+    """Explains that the order of calls was followed only in some steps.
+
+    Without this line a column of zeros would be ambiguous.
+    """
+    share, seconds = summary["calls_followed_share"], summary["step_seconds"]
+    if share is None or share == 1:
+        return
+    duration = f" of {1000 * seconds:.3g} ms" if seconds else ""
+    yield (
+        f"The order of calls was followed in {wording.percent(min(share, MAX_PARTIAL_SHARE))} of the steps: in steps"
+        f"{duration} more would exceed the budget. Loss scale and skipped steps are read in every step."
+    )
+
+
+def _no_step(reasons: list[str], report: Report, events: bool) -> Iterator[str]:
+    if len(reasons) == 1:
+        yield f"No step was recorded: {reasons[0]}."
+    elif reasons:
+        running = any(stream.state == "running" for stream in report.streams)
+        yet = " yet. If the first step is not in progress, possible" if running else ". Possible"
+        yield f"No step was recorded{yet} reasons{', besides the events above' if events else ''}:"
+        for reason in reasons:
+            yield f"  - {reason}"
+
+
+def _next_step(report: Report, events: bool) -> str:
+    """Names the finding to fix first, or the verdicts that found nothing."""
+    about_training = [reported.finding.verdict for reported in report.findings if not is_note(reported.finding)]
+    if about_training:
+        first = about_training[0]
+        many = f", the first of {len(report.findings)} findings" if len(report.findings) > 1 else ""
+        return f"Next: fix {first}{many}. Its runbook: ammeter runbook {first}"
+    checked = ", ".join(verdict.id for verdict in report.evaluated if verdict.id not in report.faults)
+    reached = "No verdict on the training was reached" if report.findings else "No verdict was reached"
+    return f"{reached}{', but see above' if events or report.findings else ''}. Checked: {checked}."

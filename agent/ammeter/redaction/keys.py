@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from enum import Enum
 from functools import lru_cache
+
+from ammeter.redaction import key_words
+from ammeter.redaction.key_words import Kind
 
 MAX_KEY_CHARS = 200
 """Characters of a key that are examined, from its end: in a path of keys the last one has the meaning."""
-
-
-class Kind(Enum):
-    """The meaning of a key for its value.
-
-    PLAIN: none. SECRET: the value is a secret. TEXT: it is a secret if it is text. COUNT: it is a count, unless it is
-    text that is not a number.
-    """
-
-    PLAIN = 0
-    SECRET = 1
-    TEXT = 2
-    COUNT = 3
 
 
 def kind(key: str, parent: str = "") -> Kind:
@@ -41,15 +30,16 @@ def kind(key: str, parent: str = "") -> Kind:
 
 def is_quantity(key: str) -> bool:
     """Returns whether the key names a quantity, such as password_min_length."""
-    return not _QUANTITIES.isdisjoint(_words_of(key[-MAX_KEY_CHARS:]))
+    return not key_words.QUANTITIES.isdisjoint(_words_of(key[-MAX_KEY_CHARS:]))
 
 
 @lru_cache(4096)
 def _kind(key: str) -> Kind:
     parts = _words_of(key)
-    found = {each for at, word in enumerate(parts) for each in (_of_word(parts, at, word), _of_pair(parts, at))}
-    found.add(_of_address(parts))
-    return next((each for each in (Kind.SECRET, Kind.TEXT, Kind.COUNT) if each in found), Kind.PLAIN)
+    kinds = {_of_word(parts, at, word) for at, word in enumerate(parts)}
+    kinds |= {_of_pair(parts, at) for at in range(len(parts))}
+    kinds.add(_of_address(parts))
+    return next((kind for kind in (Kind.SECRET, Kind.TEXT, Kind.COUNT) if kind in kinds), Kind.PLAIN)
 
 
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -61,8 +51,8 @@ def _words_of(key: str) -> tuple[str, ...]:
 
     Known compounds of two words are split too.
     """
-    said = _BOUNDARY.sub(" ", unicodedata.normalize("NFKC", key))
-    return tuple(part for word in _LETTERS.findall(said) for part in _parts(word.lower()))
+    separated = _BOUNDARY.sub(" ", unicodedata.normalize("NFKC", key))
+    return tuple(part for word in _LETTERS.findall(separated) for part in _parts(word.lower()))
 
 
 def _parts(word: str) -> tuple[str, ...]:
@@ -72,11 +62,11 @@ def _parts(word: str) -> tuple[str, ...]:
     """
     for last in ("keys", "key"):
         before = word.removesuffix(last)
-        if before != word and (before in _KEY_OWNERS or before.endswith(_OWNER_ENDINGS)):
+        if before != word and (before in key_words.KEY_OWNERS or before.endswith(key_words.OWNER_ENDINGS)):
             return before, last
     for last in ("pass", "pw"):
         before = word.removesuffix(last)
-        if before != word and (before in _USERS or before.endswith(_OWNER_ENDINGS)):
+        if before != word and (before in key_words.USERS or before.endswith(key_words.OWNER_ENDINGS)):
             return before, last
     for last in ("tokens", "token", "secrets", "secret"):
         before = word.removesuffix(last)
@@ -88,12 +78,12 @@ def _parts(word: str) -> tuple[str, ...]:
 
 
 def _of_word(parts: tuple[str, ...], at: int, word: str) -> Kind:
-    if word in _SECRETS or any(each in word for each in _WITHIN):
+    if word in key_words.SECRETS or any(part in word for part in key_words.WITHIN):
         return Kind.SECRET
-    if word in _TEXTS or word.startswith("credential"):
+    if word in key_words.TEXTS or word.startswith("credential"):
         return Kind.TEXT
-    if word in _LAST:
-        return _LAST[word] if at == len(parts) - 1 else Kind.PLAIN
+    if word in key_words.LAST:
+        return key_words.LAST[word] if at == len(parts) - 1 else Kind.PLAIN
     before = parts[at - 1] if at else ""
     if word in ("pass", "pw", "pin", "phrase", "hash"):
         return _pass(word, before, parts[at + 1 :])
@@ -109,193 +99,37 @@ def _pass(word: str, before: str, after: tuple[str, ...]) -> Kind:
         return Kind.PLAIN
     if word in ("phrase", "hash"):
         return Kind.SECRET if before in ("pass", "seed", "recovery", "secret", "auth") else Kind.PLAIN
-    certain = not before or before in _USERS or before.endswith(_OWNER_ENDINGS) or word == "pw"
+    certain = not before or before in key_words.USERS or before.endswith(key_words.OWNER_ENDINGS) or word == "pw"
     return Kind.SECRET if certain else Kind.PLAIN
 
 
 def _key(word: str, before: str, after: tuple[str, ...]) -> Kind:
-    if before in _PLAIN_KEYS or not _STILL_KEY.issuperset(after):
-        return Kind.SECRET if before in _KEY_CERTAIN and after[:1] != ("name",) else Kind.PLAIN
-    if before in _KEY_OWNERS:
+    if before in key_words.PLAIN_KEYS or not key_words.STILL_KEY.issuperset(after):
+        return Kind.SECRET if before in key_words.KEY_CERTAIN and after[:1] != ("name",) else Kind.PLAIN
+    if before in key_words.KEY_OWNERS:
         return Kind.SECRET
     return Kind.TEXT if word == "key" else Kind.PLAIN
 
 
 def _token(word: str, before: str, after: tuple[str, ...]) -> Kind:
-    if before in _PLAIN_TOKENS:
+    if before in key_words.PLAIN_TOKENS:
         return Kind.PLAIN
     if word == "tokens":
-        if before in _TOKEN_OWNERS:
-            return Kind.TEXT if not after or _STILL_TOKEN.issuperset(after) else Kind.COUNT
-        return Kind.COUNT if not after or _STILL_TOKEN.issuperset(after) else Kind.PLAIN
-    if before in _TOKEN_OWNERS or _STILL_TOKEN.issuperset(after):
+        if before in key_words.TOKEN_OWNERS:
+            return Kind.TEXT if not after or key_words.STILL_TOKEN.issuperset(after) else Kind.COUNT
+        return Kind.COUNT if not after or key_words.STILL_TOKEN.issuperset(after) else Kind.PLAIN
+    if before in key_words.TOKEN_OWNERS or key_words.STILL_TOKEN.issuperset(after):
         return Kind.SECRET
-    return Kind.TEXT if not _STILL_TOKEN.isdisjoint(after) else Kind.PLAIN
+    return Kind.TEXT if not key_words.STILL_TOKEN.isdisjoint(after) else Kind.PLAIN
 
 
 def _of_pair(parts: tuple[str, ...], at: int) -> Kind:
     pair = parts[at : at + 2]
-    return _PAIRS.get(pair, Kind.PLAIN) if len(pair) == 2 else Kind.PLAIN
+    return key_words.PAIRS.get(pair, Kind.PLAIN) if len(pair) == 2 else Kind.PLAIN
 
 
 def _of_address(parts: tuple[str, ...]) -> Kind:
     """Detects addresses that usually contain a password, or are secret themselves."""
-    if parts and parts[-1] in _ADDRESSES and not _SERVICES.isdisjoint(parts):
+    if parts and parts[-1] in key_words.ADDRESSES and not key_words.SERVICES.isdisjoint(parts):
         return Kind.TEXT
     return Kind.PLAIN
-
-
-def words(said: str) -> frozenset[str]:
-    """Converts a list of words to a set."""
-    return frozenset(said.split())
-
-
-_WITHIN = (
-    *("pwd", "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "wachtwoord"),
-    *("secretaccesskey", "secretkey", "accesskey"),
-    *("contraseña", "contrasena", "пароль"),
-)
-_SECRETS = words(
-    """
-    secret secrets pwd pswd psw psswd passw passwrd pword dbpwd userpwd mypwd dbpass userpass mypass
-    authorization authorisation bearer jwt cookie cookies setcookie dsn sessionid sessid phpsessid jsessionid
-    csrf xsrf csrftoken otp totp hotp mnemonic cvv cvc passkey psk senha 密码 密钥 パスワード sshpass pgpassword rootpw
-    creds authkey hmackey webhook webhooks idrsa pgpass htpasswd keytab netrc connstr apikey clkey cloukey
-    """
-)
-_TEXTS = words("cred oauth keystore kubeconfig pem pfx pkcs webhookurl signedurl presignedurl")
-_LAST = {"auth": Kind.TEXT, "pat": Kind.TEXT, "private": Kind.TEXT, "salt": Kind.TEXT, "pats": Kind.TEXT}
-_PAIRS = {
-    ("session", "id"): Kind.TEXT,
-    ("gitlab", "session"): Kind.TEXT,
-    ("contribsys", "com"): Kind.TEXT,
-    ("connection", "string"): Kind.SECRET,
-    ("conn", "str"): Kind.SECRET,
-    ("conn", "string"): Kind.SECRET,
-    ("id", "rsa"): Kind.SECRET,
-    ("recovery", "code"): Kind.SECRET,
-    ("recovery", "codes"): Kind.SECRET,
-    ("backup", "codes"): Kind.SECRET,
-    ("security", "code"): Kind.SECRET,
-    ("security", "answer"): Kind.SECRET,
-    ("auth", "code"): Kind.SECRET,
-    ("auth", "header"): Kind.SECRET,
-    ("auth", "value"): Kind.SECRET,
-    ("auth", "data"): Kind.SECRET,
-    ("seed", "words"): Kind.SECRET,
-    ("card", "number"): Kind.SECRET,
-    ("one", "password"): Kind.SECRET,
-    ("mot", "passe"): Kind.SECRET,
-    ("web", "hook"): Kind.SECRET,
-    ("service", "principal"): Kind.TEXT,
-    ("access", "code"): Kind.SECRET,
-    ("account", "json"): Kind.SECRET,
-    ("private", "pem"): Kind.SECRET,
-}
-_USERS = words(
-    """
-    db database user username smtp imap ftp sftp mail email mysql pg postgres postgresql redis mongo root admin
-    login sudo http https proxy basic auth my ldap sql ssh wifi vault master app service key cert keystore
-    rabbitmq broker account client server card sim device security door kafka es elastic registry docker git
-    github gitlab api ibm iam cloud cloudant clou softlayer cl sl
-    """
-)
-_OWNER_ENDINGS = ("api", "iam", "cloud")
-"""Endings of service names that are written as one word with `key`, `pass` or `pw`."""
-
-_ADDRESSES = words("url urls uri uris address endpoint conn connection link")
-_SERVICES = words(
-    """
-    database databases db redis mongo mongodb postgres postgresql pg mysql mariadb sqlalchemy broker amqp
-    rabbitmq celery jdbc odbc sentry clickhouse snowflake supabase cassandra slack discord mattermost teams
-    signed presigned sas hook hooks webhook kafka neo memcached
-    """
-)
-
-_QUANTITIES = words(
-    """
-    num n nr no max maximum min minimum count counts total len length lengths size sizes limit limits rate rates
-    ratio ratios per dim dims interval timeout ttl age expires expiry expiration seconds minutes hours days
-    retries rotation bits version dropout weight prob probability
-    """
-)
-
-_STILL_KEY = words(
-    """
-    id ids value values string str file path b base json pem data secret hex raw text content contents env prod
-    production dev test testing staging live sandbox old new backup primary secondary read write rw ro main
-    default pass phrase access password
-    """
-)
-"""Words after `key` with which the name still means a key itself."""
-
-_KEY_CERTAIN = words("api secret private ssh gpg pgp encryption signing wandb openai hf huggingface anthropic")
-
-_KEY_OWNERS = _KEY_CERTAIN | words(
-    """
-    access auth authorization authentication encrypt decryption decrypt signature service account storage master
-    client app application subscription consumer license licence aws gcp gcs azure google cohere mistral comet
-    neptune mlflow clearml sendgrid mailgun mailchimp stripe twilio datadog dd newrelic sentry github gitlab
-    bitbucket kaggle ngc nvidia replicate together groq pinecone deploy deployment ssl tls rsa dsa ecdsa ed aes
-    des hmac jwt jwk session user admin root db database redis vault server registration bot webhook ingest
-    ingestion instrumentation integration crypto cipher shared psk wallet dashscope deepseek gemini perplexity
-    fireworks runpod lambda modal algolia mapbox pagerduty opsgenie slack discord telegram heroku cloudflare
-    digitalocean do s minio wasabi backblaze b installation host my personal developer dev prod production
-    tracking logging monitoring telemetry ammeter firebase supabase elastic elasticsearch kibana grafana
-    rapidapi serpapi serp tavily weights xai nvapi key rest voyage jina publishable sandbox live team org
-    organization workspace notion linear asana jira airtable shopify paypal braintree ibm iam cos cloudant softlayer
-    """
-)
-
-_PLAIN_KEYS = words(
-    """
-    norm sort sorting primary foreign public metric metrics monitor monitored image images img text label labels
-    input inputs output outputs target targets batch cache data dataset feature features column row dict state
-    group groupby index random rng prng seed query attn attention partition map mapping lookup config
-    configuration best caption captions prompt prompts audio video answer question source src tgt loss model
-    module param parameter layer record field sample samples hot arrow major minor musical order ordering
-    compare comparison score reward action obs observation time timestamp step epoch name id unique composite
-    natural surrogate candidate super message log category class type kind bucket shard hash hashing join merge
-    split top tag tags result reduce filter object entity node edge graph item user_id doc document page token
-    tokens word position positional value relative rotary rope kv num n per by first last next prev max min low
-    high mel midi piano enum option setting settings flag env environ keyboard shortcut press down up left right
-    dedup dedupe idempotency correlation trace sequence seq chunk any every extra missing unexpected
-    invalid unknown duplicate expected no wrong bad empty default
-    """
-)
-
-_STILL_TOKEN = words(
-    """
-    value values string str file path secret env prod production dev test testing staging read write rw ro admin
-    key hex raw b old new backup primary secondary live sandbox main default auth header
-    """
-)
-"""Words after `token` with which the name still means a token for access."""
-
-_TOKEN_OWNERS = words(
-    """
-    access auth authentication api refresh bearer hf hub huggingface github gitlab gh gl git bitbucket wandb
-    secret session security bot slack discord telegram oauth csrf xsrf admin client service account personal
-    private deploy ci npm pypi jwt vault aws sas azure gcp google app application login device push webhook
-    ammeter comet neptune clearml kaggle openai anthropic datadog sentry influx influxdb consul nomad kube
-    kubernetes k registry docker dashboard root upload download sts identity id csrftoken x notion figma twilio
-    heroku cloudflare databricks azureml dagshub mlflow hook write read ingest user users my
-    """
-)
-
-_PLAIN_TOKENS = words(
-    """
-    on pad padding eos bos cls class mask masked unk unknown sep special image images img video audio speech text
-    word words per each start end begin stop prefix suffix think thinking reasoning prompt vocab sub separator
-    decoder encoder forced blank sos go max maximum min minimum num number n nr by single multi target source
-    query patch register dist distill distillation placeholder filler control tool fim sentinel newline space
-    role language lang task latent learnable visual vision spatial temporal local extra added additional
-    boundary delimiter eot eod eom im object action state time chunk bit byte char character out output input
-    generated draft bonus soft hard dummy noise empty next last first prev previous expected unexpected total
-    train training eval valid validation cached seen count context sequence seq mean average avg sample samples
-    packed ignored drop dropped keep kept invalid this that the a an every all any bad suppress forbidden banned
-    allowed global frame phoneme subword cell gist memory summary router expert return reward bert gpt mtp
-    lookahead speculative
-    """
-)
-"""Words before `token` with which the name means a piece of text, or a count of such pieces."""

@@ -17,16 +17,16 @@ def sentence(event: Event) -> str | None:
 
     Returns None for an event that only carries numbers, or whose data requires no action.
     """
-    say = _SAY.get(event.name)
-    if say is None:
+    format_event = _SENTENCES.get(event.name)
+    if format_event is None:
         return None
     try:
-        return say(event.data) or None
+        return format_event(event.data) or None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # data written by another version
         return event.name
 
 
-_SAME = {
+_VERDICTS = {
     "usage.mixed_scale": "mixed-scale-gradients",
     "usage.scaler_with_bf16": "pointless-scaler",
     "usage.fp16_without_scaler": "no-loss-scaling",
@@ -37,16 +37,16 @@ _SAME = {
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
 }
-"""Event, or reason of a fallback, -> the verdict that reports the same."""
+"""Event, or reason of a fallback -> the verdict whose finding covers it."""
 
 
 def verdict_of(event: Event) -> str | None:
     """Returns the verdict whose finding makes the sentence on this event redundant."""
     if event.name == "kernel.fallback":
-        return _SAME.get(str(event.data.get("reason")), "fp32-fallback")
+        return _VERDICTS.get(str(event.data.get("reason")), "fp32-fallback")
     if event.name.startswith("usage."):
-        return _SAME.get(event.name, event.name.removeprefix("usage.").replace("_", "-"))
-    return _SAME.get(event.name)
+        return _VERDICTS.get(event.name, event.name.removeprefix("usage.").replace("_", "-"))
+    return _VERDICTS.get(event.name)
 
 
 def _loss_not_scaled(data: Data) -> str:
@@ -55,17 +55,17 @@ def _loss_not_scaled(data: Data) -> str:
             f"scaler.step() of {data['optimizer']} came before any scaler.scale(), which raises: call"
             " scaler.scale(loss).backward()"
         )
-    part = "part of what backward() was called on" if data.get("scaled_too") else "what backward() was called on"
+    argument = "part of the argument of backward()" if data.get("scaled_too") else "the argument of backward()"
     return (
-        f"{part} did not come out of scaler.scale(), yet {data['optimizer']} steps through the scaler, which divides"
+        f"{argument} is not a result of scaler.scale(), but {data['optimizer']} steps through the scaler, which divides"
         f" its gradients by {wording.scale(data['scale'])}: call scaler.scale(loss).backward()"
     )
 
 
 def _not_unscaled(data: Data) -> str:
     return (
-        f"{data['optimizer']} steps by itself on gradients that are still multiplied by {wording.scale(data['scale'])}:"
-        " call scaler.step(optimizer)"
+        f"{data['optimizer']} steps without the scaler on gradients that are still multiplied"
+        f" by {wording.scale(data['scale'])}: call scaler.step(optimizer)"
     )
 
 
@@ -79,24 +79,25 @@ def _update_between(data: Data) -> str:
 def _mixed(data: Data) -> str:
     return (
         f"gradients of {data['optimizer']} were added to after {data['after']}, so they mix two scales: call"
-        " unscale_ and update once, behind the last backward() of a step"
+        " unscale_ and update once, after the last backward() of a step"
     )
 
 
 def _not_reset(data: Data) -> str:
-    was = "was skipped, so what made it be skipped stays" if data.get("after") == "skipped" else "was applied"
-    return f"gradients of {data['optimizer']} are added to those of a step that {was}: call zero_grad() in every step"
+    skipped = data.get("after") == "skipped"
+    step = "a skipped step, so its NaN or Inf remains" if skipped else "an applied step"
+    return f"gradients of {data['optimizer']} are added to those of {step}: call zero_grad() in every step"
 
 
 def _rebuilt(data: Data) -> str:
     scale = wording.scale(data["scale"])
-    return f"another scaler took over {data['optimizer']} at its first scale, {scale}: build it once"
+    return f"another scaler took over {data['optimizer']} at its first scale, {scale}: create it once"
 
 
 def _not_restored(data: Data) -> str:
     return (
-        f"{data['optimizer']} was resumed and its scaler was not: it starts at {wording.scale(data['scale'])}; save and"
-        " load scaler.state_dict(), too"
+        f"{data['optimizer']} was resumed without its scaler, which starts at {wording.scale(data['scale'])}: save and"
+        " load scaler.state_dict() too"
     )
 
 
@@ -104,7 +105,7 @@ def _disabled(data: Data) -> str:
     device = data.get("device") or "another device"
     if device in (data.get("autocast") or ()):
         return "the scaler was made with enabled=False, and float16 is in use: enable it"
-    return f"the scaler, made for {device}, is disabled while float16 is in use: pass it the device that trains"
+    return f"the scaler, made for {device}, is disabled while float16 is in use: pass it the device of the training"
 
 
 def _half_weights(data: Data) -> str:
@@ -122,61 +123,64 @@ def _eps(data: Data) -> str:
 def _unsupported(data: Data) -> str:
     place = f" in {data['module']}" if data.get("module") else ""
     return (
-        f"{data.get('op') or 'an operator'}{place} got {_list(data['dtypes'])} together and raised: cast there, or"
+        f"{data.get('op') or 'an operator'}{place} received {_list(data['dtypes'])} together and raised: cast there, or"
         " decorate the custom function with torch.amp.custom_fwd and custom_bwd"
     )
 
 
 def _scheduler(data: Data) -> str:
     return (
-        f"{data['scheduler']} moved {wording.count(data['skipped'], 'time')} of {data['scheduled']} for steps that were"
-        " skipped: move it only when the step was applied"
+        f"{data['scheduler']} advanced {wording.count(data['skipped'], 'time')} of {data['scheduled']} after skipped"
+        " steps: advance it only after applied steps"
     )
 
 
 def _lopsided(data: Data) -> str:
-    return f"{_list(data['skipped'])} skipped a step that {_list(data['applied'])} took: let them skip together"
+    return (
+        f"{_list(data['skipped'])} skipped a step that {_list(data['applied'])} applied: skip or apply a step in all"
+        " optimizers"
+    )
 
 
 def _origin(data: Data) -> str:
     kind = data["kind"]
     if kind == "input":
-        return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: look at the data"
+        return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: check the data"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
     if kind == "weights":
         holds = f"a buffer of {place} is" if data.get("buffer") else f"the weights of {place} are"
         return f"{holds} not finite ({data.get('tensor')}): go back to a checkpoint"
     if kind == "forward" and data.get("op") == "loss":
-        return "what the model gave is finite and the loss is not: look at the targets and at the loss"
+        return "the output of the model is finite and the loss is not: check the targets and the loss function"
     if data.get("confidence") == "frontier":
         return (
-            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: look at"
+            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: check"
             f" the backward pass of {place}"
         )
     before = f", from at most {data['absmax']:.4g}" if isinstance(data.get("absmax"), float | int) else ""
     op = f" ({data['op']})" if data.get("op") and data.get("op") != "loss" else ""
     return (
-        f"the first NaN or Inf was born in {kind} at {place}{op}{_amounts(data)}{before}"
-        f"; {_KNOWN.get(data['confidence'], data['confidence'])}"
+        f"the first NaN or Inf came from {kind} at {place}{op}{_amounts(data)}{before}"
+        f"; {_METHODS.get(data['confidence'], data['confidence'])}"
     )
 
 
-_KNOWN = {
-    "hooks": "seen by looking at each module",
-    "replay": "seen by running the forward pass once more",
+_METHODS = {
+    "hooks": "found by checking each module",
+    "replay": "found by repeating the forward pass",
 }
 """Method that found the origin, by the value in the event."""
 
 
 def _amounts(data: Data) -> str:
-    found = [f"{data[name]} {word}" for name, word in (("nans", "NaN"), ("infs", "Inf")) if data.get(name)]
-    return f" with {' and '.join(found)}" if found else ""
+    counts = [f"{data[name]} {word}" for name, word in (("nans", "NaN"), ("infs", "Inf")) if data.get(name)]
+    return f" with {' and '.join(counts)}" if counts else ""
 
 
 def _weights(data: Data) -> str:
     since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
-    hold = "holds" if data["count"] == 1 else "hold"
-    return f"{wording.count(data['count'], 'tensor')} of weights {hold} NaN or Inf, {data['tensors'][0]} first{since}"
+    count = f"{wording.count(data['count'], 'tensor')} of weights {'contains' if data['count'] == 1 else 'contain'}"
+    return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
 
 
 def _fallback(data: Data) -> str:
@@ -190,8 +194,8 @@ def _guard(data: Data) -> str:
     if data["action"] == "wrote":
         return ""
     to = data.get("to")
-    led = f", {_value(data.get('from'))} to {_value(to)}" if data.get("from") is not None else ""
-    return f"the {data['guard']} guard {data['action']}{led}: {data['reason']}"
+    change = f", {_value(data.get('from'))} to {_value(to)}" if data.get("from") is not None else ""
+    return f"the {data['guard']} guard {data['action']}{change}: {data['reason']}"
 
 
 def _value(value: Any) -> str:
@@ -212,34 +216,32 @@ def checkpoint(path: str, missing: Collection[str], exposed: Collection[str]) ->
     return f"checkpoint {path or 'in memory'} {'; '.join(faults)}" if faults else None
 
 
-def _list(words_: Any) -> str:
-    return ", ".join(map(str, words_)) if isinstance(words_, list | tuple) else str(words_)
+def _list(names: Any) -> str:
+    return ", ".join(map(str, names)) if isinstance(names, list | tuple) else str(names)
 
 
 _REASONS = {
-    "autocast-off": "ran in full precision: autocast is nowhere on",
-    "autocast-disabled": "ran in full precision: autocast is switched off there",
-    "wrong-device": "ran in full precision: autocast is on for another type of device",
+    "autocast-off": "ran in full precision: autocast is never enabled",
+    "autocast-disabled": "ran in full precision: autocast is disabled there",
+    "wrong-device": "ran in full precision: autocast is enabled for another type of device",
     "custom-function": "ran in full precision: a custom Function that autocast does not know; use torch.amp.custom_fwd",
     "policy": "ran in float32 by autocast's own policy",
     "float64": "ran in float64",
     "sdpa-math": "attention ran as plain matrix products instead of a fused kernel",
-    "misaligned": "has sizes that are no multiples of 8, so tensor cores are missed: pad them",
+    "misaligned": "has sizes that are not multiples of 8, so tensor cores are not used: pad them",
 }
 
-_SAY: dict[str, Callable[[Data], str]] = {
+_SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.loss_not_scaled": _loss_not_scaled,
     "usage.gradients_not_unscaled": _not_unscaled,
     "usage.update_between_optimizers": _update_between,
     "usage.mixed_scale": _mixed,
     "usage.gradients_not_reset": _not_reset,
-    "usage.step_not_updated": lambda _: "scaler.step() twice without scaler.update() between, which raises",
+    "usage.step_not_updated": lambda _: "scaler.step() was called twice without scaler.update() between, which raises",
     "usage.scaler_rebuilt": _rebuilt,
     "usage.scaler_not_restored": _not_restored,
     "usage.scaler_disabled": _disabled,
-    "usage.scaler_with_bf16": lambda _: (
-        "a scaler with bfloat16 costs time and may skip steps for nothing: leave it out"
-    ),
+    "usage.scaler_with_bf16": lambda _: "a scaler with bfloat16 costs time and may skip steps needlessly: remove it",
     "usage.fp16_without_scaler": lambda data: f"{data['optimizer']} steps on float16 gradients that were never scaled",
     "usage.half_weights": _half_weights,
     "usage.eps_below_dtype": _eps,
@@ -248,7 +250,7 @@ _SAY: dict[str, Callable[[Data], str]] = {
     "usage.lopsided_step": _lopsided,
     "origin.found": _origin,
     "weights.nonfinite": _weights,
-    "moments.nonfinite": lambda data: f"the optimizer's state holds NaN or Inf: {_list(data['tensors'][:3])}",
+    "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
     "guard.acted": _guard,
     "checkpoint.verified": lambda data: (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammeter.redaction import BEYOND, GONE, MAX_WORDS, Redactor
+from ammeter.redaction import BEYOND, GONE, MAX_TEXT_CHARS, Redactor
 from ammeter.wire.frames import Bye, Event, Hello, Schema, Tensor
 from tests.agent.secret_samples import INNOCENT, Sample, secrets
 
@@ -125,9 +125,9 @@ def test_the_direction_of_a_metric_is_told_whatever_it_is_called(metric: str) ->
 
 
 def test_a_secret_is_not_cut_in_two() -> None:
-    words = redactor().words("x" * (MAX_WORDS - 20) + " postgresql://user:very-long-password@host/db")
+    words = redactor().words("x" * (MAX_TEXT_CHARS - 20) + " postgresql://user:very-long-password@host/db")
     assert "very" not in words
-    assert len(words) <= MAX_WORDS
+    assert len(words) <= MAX_TEXT_CHARS
 
 
 class Trap:

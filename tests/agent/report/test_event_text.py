@@ -26,12 +26,15 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": "Adam", "after": "unscale_"},
         "added to after unscale_, so they mix two scales",
     ),
-    "usage.gradients_not_reset": ({"optimizer": "Adam", "after": "skipped"}, "what made it be skipped stays"),
+    "usage.gradients_not_reset": (
+        {"optimizer": "Adam", "after": "skipped"},
+        "a skipped step, so its NaN or Inf remains",
+    ),
     "usage.step_not_updated": ({}, "without scaler.update() between"),
-    "usage.scaler_rebuilt": ({"optimizer": "Adam", "scale": 65536.0}, "its first scale, 65536 (2^16): build it once"),
+    "usage.scaler_rebuilt": ({"optimizer": "Adam", "scale": 65536.0}, "its first scale, 65536 (2^16): create it once"),
     "usage.scaler_not_restored": ({"optimizer": "Adam", "scale": 65536.0}, "save and load scaler.state_dict()"),
     "usage.scaler_disabled": ({"device": "cuda"}, "made for cuda, is disabled while float16 is in use"),
-    "usage.scaler_with_bf16": ({"scale": 1.0}, "leave it out"),
+    "usage.scaler_with_bf16": ({"scale": 1.0}, "remove it"),
     "usage.fp16_without_scaler": ({"optimizer": "SGD"}, "SGD steps on float16 gradients that were never scaled"),
     "usage.half_weights": (
         {"optimizer": "SGD", "count": 3, "of": 4, "dtypes": ["float16"], "refused": True},
@@ -42,20 +45,20 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"op": "mm", "module": "head", "dtypes": ["float16", "float32"]},
         "mm in head got float16",
     ),
-    "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR moved 1 time of 9"),
+    "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR advanced 1 time of 9"),
     "usage.lopsided_step": (
         {"skipped": ["SGD of a"], "applied": ["SGD of b"]},
         "SGD of a skipped a step that SGD of b",
     ),
     "origin.found": (
         {"kind": "forward", "module": "blocks.1", "op": "Exp", "infs": 3, "absmax": 99.0, "confidence": "hooks"},
-        "born in forward at blocks.1 (Exp) with 3 Inf, from at most 99; seen by looking at each module",
+        "came from forward at blocks.1 (Exp) with 3 Inf, from at most 99; found by checking each module",
     ),
     "weights.nonfinite": ({"count": 2, "tensors": ["a.weight", "b"], "last_finite": 7}, "at step 7 they were finite"),
-    "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state holds NaN or Inf: a.exp_avg"),
+    "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state contains NaN or Inf: a.exp_avg"),
     "kernel.fallback": (
         {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned"},
-        "25 % of the FLOPs, mm in head, has sizes that are no multiples of 8",
+        "25 % of the FLOPs, mm in head, has sizes that are not multiples of 8",
     ),
 }
 

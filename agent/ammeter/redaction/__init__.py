@@ -4,8 +4,9 @@ This package alone decides what is withheld. A value is withheld because of its 
 (patterns.py), or because it was withheld before: a Redactor removes such values from all later text.
 """
 
+from ammeter.redaction.config_values import MAX_TEXT_CHARS
 from ammeter.redaction.placeholders import BEYOND, GONE
-from ammeter.redaction.redactor import MAX_TEXT_CHARS, Redactor
+from ammeter.redaction.redactor import Redactor
 
 __all__ = ["BEYOND", "GONE", "MAX_TEXT_CHARS", "Redactor", "here", "text"]
 

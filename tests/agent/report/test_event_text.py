@@ -43,7 +43,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "usage.eps_below_dtype": ({"where": "AdamW", "eps": 1e-8, "dtype": "float16"}, "eps of AdamW, 1e-08, is zero in"),
     "usage.unsupported_op": (
         {"op": "mm", "module": "head", "dtypes": ["float16", "float32"]},
-        "mm in head got float16",
+        "mm in head received float16",
     ),
     "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR advanced 1 time of 9"),
     "usage.lopsided_step": (

@@ -175,7 +175,7 @@ def test_an_agreed_delta_stands_in_a_tag(tmp_path: Path, capsys: Output) -> None
 def test_a_baseline_that_a_tag_names_and_nobody_has_is_said(tmp_path: Path, capsys: Output) -> None:
     run = train(tmp_path, "run", tags={"baseline": "monday"})
     assert 0 == main(["report", str(run)])
-    assert "The baseline 'monday' that the run names does not lie beside it" in capsys.readouterr().out
+    assert "The run's baseline 'monday' was not found in" in capsys.readouterr().out
     assert 2 == main(["report", str(run), "--baseline", "tuesday"])
 
 

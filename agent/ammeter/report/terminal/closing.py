@@ -34,7 +34,7 @@ def closing_lines(report: Report, summary: dict[str, Any], events: bool) -> Iter
     for verdict, error in sorted(report.faults.items()):
         yield f"{verdict} could not be judged ({error}); please report this."
     if report.missing_baseline:
-        yield f"The run's baseline {report.missing_baseline!r} is not in the run's folder; nothing was compared."
+        yield f"The run's baseline {report.missing_baseline!r} was not found in the same folder; nothing was compared."
     for reason in report.undelivered:
         yield f"The collector does not have all of this run: {reason}."
     yield from _silenced(report)

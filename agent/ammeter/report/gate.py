@@ -140,7 +140,9 @@ def _reproducible(pair: RunComparison) -> Check:
     if not pair.common_losses:
         return Check("same losses", None, "no step at which both have a loss", requested=True)
     if pair.first_difference is None:
-        return Check("same losses", True, f"bit-identical over {wording.count(pair.common_losses, 'step')}", requested=True)
+        return Check(
+            "same losses", True, f"bit-identical over {wording.count(pair.common_losses, 'step')}", requested=True
+        )
     step, loss, other = pair.first_difference
     return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", requested=True)
 

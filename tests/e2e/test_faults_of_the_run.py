@@ -149,4 +149,4 @@ def test_a_run_that_learns_nothing_is_the_one_finding(
     train(tmp_path, "--fault", "stagnation", "--steps", "240")
     finding = only_finding(tmp_path, capsys)
     assert ("stagnation", "ticket", 31) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
-    assert "look at the learning rate first" in finding["fix"]
+    assert "Check the learning rate: " in finding["fix"]

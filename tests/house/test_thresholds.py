@@ -46,7 +46,7 @@ def is_assigned_number(node: ast.AST) -> bool:
 
 def test_the_numbers_are_found() -> None:
     found = {name for path in files() for name, _ in numbers(path)}
-    assert {"MAX_ACCIDENTAL_SKIPS", "INVERSE_INFINITE_SCALE", "(SUSTAINED, AMONG)"} <= found
+    assert {"MAX_ACCIDENTAL_SKIPS", "INVERSE_INFINITE_SCALE", "(MIN_FAR_READINGS, AMONG_READINGS)"} <= found
     assert len(found) > 50
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from ammeter.verdicts.call_order.lopsided_step import MORE as LOPSIDED_STEPS
-from ammeter.verdicts.call_order.lopsided_step import OFTEN as LOPSIDED_SHARE
+from ammeter.verdicts.call_order.lopsided_step import MIN_MORE_STEPS as LOPSIDED_STEPS
+from ammeter.verdicts.call_order.lopsided_step import MIN_SHARE as LOPSIDED_SHARE
 from ammeter.verdicts.call_order.scheduler_ahead import MIN_MOVES as SKIPPED_MOVES
 from faults.inject import around, middle_block, replace, set_scale, watch_instead
 from faults.registry import Expected, fault

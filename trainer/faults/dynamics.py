@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from ammeter.verdicts.dynamics.gradient_spike import AMONG as SPIKE_READINGS
-from ammeter.verdicts.dynamics.lost_updates import READINGS as LOST_UPDATE_READINGS
-from ammeter.verdicts.dynamics.lost_updates import SPAN as READING_SPAN_STEPS
-from ammeter.verdicts.dynamics.sign_flip import ENOUGH as SIGN_READINGS
-from ammeter.verdicts.dynamics.stagnation import STEPS as STAGNATION_STEPS
+from ammeter.verdicts.dynamics.lost_updates import MIN_READINGS as LOST_UPDATE_READINGS
+from ammeter.verdicts.dynamics.lost_updates import MIN_SPAN_STEPS as READING_SPAN_STEPS
+from ammeter.verdicts.dynamics.sign_flip import MIN_READINGS as SIGN_READINGS
+from ammeter.verdicts.dynamics.spike_episode import AMONG_READINGS as SPIKE_READINGS
+from ammeter.verdicts.dynamics.stagnation import MIN_STEPS as STAGNATION_STEPS
 from faults.inject import around, cast_state, replace, step_with_rate
 from faults.registry import Expected, fault
 from train import Trainer

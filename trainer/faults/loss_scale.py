@@ -6,9 +6,9 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS as COLLAPSE_SKIPS
-from ammeter.verdicts.loss_scale.gradient_underflow import PERSISTENT as UNDERFLOW_READINGS
-from ammeter.verdicts.loss_scale.no_loss_scaling import UNASKED as UNSCALED_STEPS
-from ammeter.verdicts.loss_scale.overflow_storm import WINDOW as OVERFLOW_WINDOW_STEPS
+from ammeter.verdicts.loss_scale.gradient_underflow import MIN_READINGS as UNDERFLOW_READINGS
+from ammeter.verdicts.loss_scale.no_loss_scaling import UNREAD_STEPS as UNSCALED_STEPS
+from ammeter.verdicts.loss_scale.overflow_storm import WINDOW_STEPS as OVERFLOW_WINDOW_STEPS
 from faults.inject import imitate_large_model, middle_block, replace, resume_without, set_scale, watch_instead
 from faults.registry import Expected, fault
 from train import Trainer

@@ -34,7 +34,7 @@ In 120 provoked overflows at most one bit was left (docs/verdicts.md, nonfinite-
 HOLD_STEPS = 2000
 """Good steps before a scale that overflowed is retried: GradScaler's own growth_interval."""
 
-REPEAT_STEPS = overflow_storm.WINDOW // overflow_storm.SKIPS
+REPEAT_STEPS = overflow_storm.WINDOW_STEPS // overflow_storm.MIN_SKIPS
 """Steps within which a second overflow after growth shows that the scale grows too eagerly.
 
 Such growth wastes the 4 % of the work that overflow-storm reports. Growth that costs less is normal

@@ -217,10 +217,11 @@ SEEN = Finding("nonfinite-gradient", "page", 4, 5, 9, "why.", "do.", "what", evi
         ("It is no overflow.", {"lowest_failed_scale": 1.0}),
         ("Gradients are non-finite at any scale.", {"lowest_failed_scale": 0.5}),
         ("The weights are poisoned.", {"nonfinite_weight": "head.weight"}),
-        ("The weights hold NaN.", {"nonfinite_weight": "head.weight"}),
+        ("The weights contain NaN.", {"nonfinite_weight": "head.weight"}),
+        ("2 weight tensors contain NaN or Inf.", {"nonfinite_weight": "head.weight"}),
         ("So no weight was changed.", {"steps_applied": 0}),
-        ("It was born in backward at head.", {"born_in": "backward", "loss_finite": True}),
-        ("It was born in forward at head.", {"born_in": "forward", "last_finite_absmax": 7.0}),
+        ("It originated in the backward pass of head.", {"born_in": "backward", "loss_finite": True}),
+        ("It originated in the forward pass of head.", {"born_in": "forward", "last_finite_absmax": 7.0}),
         ("The first NaN or Inf was in x.", {"born_in": "input"}),
     ],
 )
@@ -241,7 +242,7 @@ def test_a_claim_without_its_evidence_is_found_wherever_it_is_made(said: str, ev
         "Every later loss is worthless.",
         "The run recovered from it.",
         "The weights are unharmed.",
-        "The NaN was born there.",
+        "The NaN originated there.",
     ],
 )
 def test_words_that_nothing_shows_are_found(said: str) -> None:
@@ -269,24 +270,22 @@ def test_the_tables_name_verdicts_and_claims_that_there_are() -> None:
 def test_an_overflow_that_stopped_is_not_said_to_be_one_at_any_scale() -> None:
     for stream in (an_overflow_that_stops_when_the_scale_backs_off(), a_scale_that_falls_to_1_and_works_there()):
         finding = findings(stream)["scale-collapse"]
-        assert "steps are applied again since step" in finding.cause
-        assert (
-            "either the gradients overflow above it, or what was wrong with those batches has passed" in finding.cause
-        )
+        assert "Steps are applied again since step" in finding.cause
+        assert "either the gradients overflow above it, or the bad batches have passed" in finding.cause
         assert "init_scale=1" in finding.fix
         assert "1/scale" not in finding.cause
 
 
 def test_a_scale_that_was_held_and_works_again_is_not_blamed() -> None:
     finding = findings(a_held_scale_that_works_again())["scale-collapse"]
-    assert "so what was wrong with those batches has passed" in finding.cause
+    assert "so the bad batches have passed" in finding.cause
     assert "Every step from 40 to 46 was skipped" in finding.title
 
 
 def test_one_sample_that_overflows_is_left_open() -> None:
     finding = findings(one_sample_that_overflows_at_a_scale_of_2_to_the_13())["nonfinite-gradient"]
-    assert "no overflow" not in finding.cause
-    assert "the same batch at init_scale=1 tells" in finding.cause
+    assert "not an overflow" not in finding.cause
+    assert "run the same batch with GradScaler(init_scale=1) to decide" in finding.cause
     assert 4096 == finding.evidence["next_applied_scale"]
 
 
@@ -304,8 +303,8 @@ def test_a_nan_loss_is_not_said_to_be_born_in_backward() -> None:
 
 def test_a_buffer_that_is_nan_is_not_called_a_weight() -> None:
     finding = findings(a_poisoned_buffer_with_clean_weights())["nonfinite-loss"]
-    assert "norm.running_mean, a buffer of the model, holds NaN or Inf" in finding.cause
-    assert "weights hold" not in finding.cause.lower()
+    assert "norm.running_mean, a buffer of the model, contains NaN or Inf" in finding.cause
+    assert "weights contain" not in finding.cause.lower()
     assert "norm.running_mean" == finding.evidence["nonfinite_buffer"]
 
 
@@ -392,10 +391,9 @@ def test_the_texts_of_a_real_program_claim_only_what_was_seen(spoil: Spoil, scal
     assert [] == [each for finding in found for each in unfounded(finding)]
     texts = " ".join(f"{each.title} {each.cause} {each.fix}" for each in found)
     if spoil in (a_sample_far_away, six_batches_far_away):
-        assert "no overflow" not in texts
+        assert "not an overflow" not in texts
     if spoil is not a_weight_of_nan:
-        assert "weights hold NaN" not in texts.replace("Weights", "weights")
-        assert "poisoned" not in texts
+        assert "weights contain NaN" not in texts.replace("Weights", "weights")
     if spoil is not a_sample_far_away:
         assert found
 
@@ -404,8 +402,8 @@ def test_a_real_target_of_nan_is_not_blamed_on_the_model(tmp_path: Path) -> None
     told = {each.verdict: each for each in trained(tmp_path, a_target_of_nan)}
     assert ["nonfinite-loss"] == [each.finding.verdict for each in explain([("it", each) for each in told.values()])]
     cause = told["nonfinite-loss"].cause
-    assert "born in" not in cause
-    assert "All that the model gave is finite" in cause
+    assert "originated" not in cause
+    assert "The model's outputs are finite" in cause
 
 
 def test_a_real_buffer_of_nan_is_named_as_one(tmp_path: Path) -> None:

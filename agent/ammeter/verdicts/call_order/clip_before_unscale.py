@@ -12,15 +12,16 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-DELIBERATE = 16.0
+MIN_HARMFUL_RATIO = 16.0
 """Minimum ratio of scale to limit. A limit within this factor of the scale was multiplied by the scale on purpose;
 usual limits are 0.1 to 10, usual scales 2^10 and more. At a scale below it little is lost."""
 
 
-SMALL = (
-    "SGD hardly learns from steps of that size; Adam divides by it and makes up for much, but not for its eps and not"
-    " for what was clipped."
+EFFECT = (
+    "SGD hardly learns from gradients of that size; Adam normalizes them, but its eps and the clipped proportions still"
+    " change its steps."
 )
+"""The consequence for the two families of optimizers."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +47,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _event(state: State, event: Event) -> State:
     limit, scale = _limit(event), float(event.data.get("scale", 0.0))
-    if state.opened.active or not _hurts(limit, scale):
+    if state.opened.active or not _is_harmful(limit, scale):
         return state
     caller = str(event.data.get("caller", ""))
     by_value = "max_norm" not in event.data and "clip_value" in event.data
@@ -60,7 +61,7 @@ def _limit(event: Event) -> float:
 
 
 def _rows(state: State, rows: View) -> State:
-    standstill, at = follow(state.standstill, rows, _hurts)
+    standstill, at = follow(state.standstill, rows, _is_harmful)
     if at is None:
         return state if standstill is state.standstill else replace(state, standstill=standstill)
     opened = state.opened.at(standstill.first, int(rows.steps[at]))
@@ -68,43 +69,44 @@ def _rows(state: State, rows: View) -> State:
     return replace(state, opened=opened, limit=standstill.high, scale=scale, standstill=standstill, by_norm=True)
 
 
-def _hurts(limit: float, scale: float) -> bool:
-    return scale > DELIBERATE and limit * DELIBERATE < scale
+def _is_harmful(limit: float, scale: float) -> bool:
+    return scale > MIN_HARMFUL_RATIO and limit * MIN_HARMFUL_RATIO < scale
 
 
 def _conclude(state: State) -> Finding:
-    left = state.limit / state.scale
+    remaining = state.limit / state.scale
     if state.by_norm:
-        return _unknown_place(state, left)
+        return _unknown_place(state, remaining)
     where = f" at {state.caller}" if state.caller else ""
     clip = f"clip_grad_value_{where}" if state.by_value else f"clip_grad_norm_{where}"
-    kind = "values" if state.by_value else "a norm"
-    left_is = "are left" if state.by_value else "is left"
+    limit = "each value" if state.by_value else "their norm"
+    remains = f"values of {remaining:.2g} remain" if state.by_value else f"a norm of {remaining:.2g} remains"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients are clipped before they are unscaled",
-        cause=f"{clip} limits gradients that are still multiplied by the scale of {wording.scale(state.scale)} to"
-        f" {kind} of {state.limit:g}; unscaled, {kind} of {left:.2g} {left_is}. {SMALL}",
-        fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then holds for the true"
+        title="Gradients are clipped before unscale_",
+        cause=f"{clip} clips gradients that are still multiplied by the loss scale of {wording.scale(state.scale)}, so"
+        f" after unscaling they are far too small. It limits {limit} to {state.limit:g}; unscaled, {remains}. {EFFECT}",
+        fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then applies to the true"
         " gradients.",
         caller=state.caller or None,
-        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
+        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
         **lifecycle_fields(state.opened),
     )
 
 
-def _unknown_place(state: State, left: float) -> Finding:
+def _unknown_place(state: State, remaining: float) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients are limited before they are unscaled",
-        cause=f"For {state.standstill.steps} steps the norm of the gradients, still multiplied by the scale of"
-        f" {wording.scale(state.scale)}, has been {state.limit:.4g} to a thousandth while its parts changed: something"
-        f" limits it before it is unscaled; unscaled, a norm of {left:.2g} is left. {SMALL}",
-        fix="Find what limits the gradients between backward() and scaler.step(optimizer), and call"
+        title="Gradients are limited before unscale_",
+        cause="The program limits the norm of gradients that are still multiplied by the loss scale of"
+        f" {wording.scale(state.scale)}, so after unscaling they are far too small. For {state.standstill.steps} steps"
+        f" the scaled norm was {state.limit:.4g}, constant to a thousandth, while its parts changed; unscaled, a norm"
+        f" of {remaining:.2g} remains. {EFFECT}",
+        fix="Find the code that limits the gradients between backward() and scaler.step(optimizer), and call"
         " scaler.unscale_(optimizer) before it.",
-        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": left},
+        evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
         **lifecycle_fields(state.opened),
     )
 

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from ammeter.wire.columns import View
 
-STILL = 1e-3
+MAX_CHANGE = 1e-3
 """Relative change between two steps below which the norm is constant. A clip leaves 1e-6; an unlimited norm changes by
 percents from batch to batch."""
 
-MOVES = 1.05
+MIN_PART_RATIO = 1.05
 """Minimum ratio of the largest to the smallest norm of one tensor. It is the tensor with the largest norm, over the
 same steps. Pure repetition, such as a full batch at a small learning rate, leaves the parts constant too."""
 
-ENOUGH = 20
+MIN_STEPS = 20
 """Number of steps with that signature that proves a clip."""
 
 Doubles = npt.NDArray[np.float64]
@@ -45,16 +45,20 @@ class Standstill(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def shown(self) -> bool:
-        return self.steps >= ENOUGH and self.high <= self.low * (1 + STILL) and self.part_high > self.part_low * MOVES
+        return (
+            self.steps >= MIN_STEPS
+            and self.high <= self.low * (1 + MAX_CHANGE)
+            and self.part_high > self.part_low * MIN_PART_RATIO
+        )
 
 
-def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
+def follow(still: Standstill, rows: View, is_harmful: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
     """Processes rows until the signature is complete.
 
     Args:
         still: The state so far.
         rows: The next rows.
-        hurts: Whether such a scaled norm does harm at such a scale. Harmless steps are followed but not reported.
+        is_harmful: Whether such a scaled norm does harm at such a scale. Harmless steps are followed but not reported.
 
     Returns:
         The state, and the index of the row that completes the signature, or None. Later rows are not read.
@@ -69,7 +73,7 @@ def follow(still: Standstill, rows: View, hurts: Callable[[float, float], bool])
     still = Standstill() if begin else still
     for at in valid[begin:].tolist():
         still = _next(still, rows, at, float(norms[at]))
-        if still.shown and hurts(still.high, float(rows.scalar("scale")[at])):
+        if still.shown and is_harmful(still.high, float(rows.scalar("scale")[at])):
             return still, at
     return still, None
 
@@ -80,15 +84,15 @@ def _last_change(still: Standstill, norms: Doubles) -> int:
     Reading may start there. Returns 0 if an earlier stretch is long enough to matter.
     """
     before = np.concatenate(([still.last], norms[:-1]))
-    changes = np.flatnonzero(~(np.abs(norms - before) <= STILL * before))
+    changes = np.flatnonzero(~(np.abs(norms - before) <= MAX_CHANGE * before))
     if not changes.size:
         return 0
     stretches = np.diff(changes, prepend=-still.steps)
-    return int(changes[-1]) if stretches.max() < ENOUGH else 0
+    return int(changes[-1]) if stretches.max() < MIN_STEPS else 0
 
 
 def _next(still: Standstill, rows: View, at: int, norm: float) -> Standstill:
-    if not abs(norm - still.last) <= STILL * still.last:
+    if not abs(norm - still.last) <= MAX_CHANGE * still.last:
         parts = rows.stat("grad.norm")[:, at]
         tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
         part = _part(rows, tensor, at)

@@ -14,14 +14,14 @@ from ammeter.verdicts.framework.single_event import SingleEventState, judge_even
 def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     left = _number(data, "left")
-    for_good = left is not None and not math.isfinite(left)
+    permanent = left is not None and not math.isfinite(left)
     return Finding(
         verdict=VERDICT.id,
-        severity="page" if for_good else "ticket",
-        title="NaN or Inf is left in the gradients" if for_good else "Gradients are not reset",
-        cause=_for_good(data) if for_good else _added(data, left, _number(data, "scale")),
-        fix="Call optimizer.zero_grad() once in every iteration, unconditionally: also where the step was skipped."
-        + (" If every such step was skipped, the run can go on from where it is." * for_good),
+        severity="page" if permanent else "ticket",
+        title="NaN or Inf remains in the gradients" if permanent else "Gradients are not reset",
+        cause=_nonfinite(data) if permanent else _added(data, left, _number(data, "scale")),
+        fix="Call optimizer.zero_grad() once in every iteration, unconditionally, also after a skipped step."
+        + (" If all of these steps were skipped, the run can continue from the current weights." * permanent),
         caller=data.get("caller") or None,
         evidence={
             "optimizer": data.get("optimizer"),
@@ -33,30 +33,30 @@ def _conclude(state: SingleEventState) -> Finding:
     )
 
 
-def _for_good(data: dict[str, Any]) -> str:
+def _nonfinite(data: dict[str, Any]) -> str:
     was = "skipped" if data.get("after") == "skipped" else "tried"
     return (
-        f"A step of {data.get('optimizer')} was {was} with NaN or Inf in its gradients, and they were not reset:"
-        f" backward() has added to them and they are used again{_at(data)}. Nothing that is added makes them finite, so"
-        " from here on no step is a good one."
+        f"Gradients with NaN or Inf were not reset after a step of {data.get('optimizer')} was {was}, so backward()"
+        f" adds to them and they are used again{_at(data)}. They stay non-finite until they are reset, and each step"
+        " until then fails."
     )
 
 
 def _added(data: dict[str, Any], left: float | None, scale: float | None) -> str:
-    size = "" if left is None else f", up to {left:.2g} in those that were looked at,"
+    size = "" if left is None else f" The largest remaining value that was read is {left:.2g}."
     was = "skipped" if data.get("after") == "skipped" else "applied"
     return (
-        f"What a step of {data.get('optimizer')} that was {was} left in the gradients{size} was not reset: backward()"
-        f" has added to it and the sum is used{_at(data)}. {_weight(scale)}"
+        f"Gradients were not reset after a step of {data.get('optimizer')} was {was}, so backward() adds to them and"
+        f" the sum is used{_at(data)}.{size} {_effect(scale)}"
     )
 
 
-def _weight(scale: float | None) -> str:
+def _effect(scale: float | None) -> str:
     if scale is None or scale <= 1:
-        return "An update repeats what was left of the gradients before it."
+        return "Each update repeats the remaining earlier gradients."
     return (
-        f"It is unscaled already and counts little, 1 part in {scale:g}, beside what is scaled; but the first NaN or"
-        " Inf that a skipped step leaves there will stay."
+        f"The remainder is unscaled and counts 1 part in {scale:g} beside scaled gradients, but NaN or Inf that a"
+        " skipped step leaves there will stay."
     )
 
 
@@ -68,7 +68,7 @@ def _number(data: dict[str, Any], name: str) -> float | None:
     return None if data.get(name) is None else float(data[name])
 
 
-def _something_left(data: dict[str, Any]) -> bool:
+def _has_remainder(data: dict[str, Any]) -> bool:
     """Whether the gradients contained anything but zeros: adding to zeros has the effect of a reset."""
     return _number(data, "left") != 0
 
@@ -82,6 +82,6 @@ VERDICT = Verdict(
     events=("usage.gradients_not_reset",),
     state=SingleEventState,
     rows=False,
-    judge=judge_event("usage.gradients_not_reset", _conclude, decides=_something_left),
+    judge=judge_event("usage.gradients_not_reset", _conclude, decides=_has_remainder),
     explains=("mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
 )

@@ -18,10 +18,11 @@ def _conclude(state: SingleEventState) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="The optimizer steps on scaled gradients",
-        cause=f"{call} was called directly, past the scaler, on gradients that are still multiplied by {times}. Adam"
-        " hides that; SGD takes steps that many times too large. Neither skips a step whose gradients are not finite.",
-        fix=f"Call scaler.step(optimizer) in place of {call}, and scaler.update() after it. Weights that SGD has"
-        f" moved that far are lost: go back to {wording.earlier(state.opened.first)}.",
+        cause=f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
+        f" still multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them, which hides"
+        " the mistake. Neither skips a step with NaN or Inf.",
+        fix=f"Call scaler.step(optimizer) instead of {call}, and scaler.update() after it. If the optimizer is SGD,"
+        f" restore {wording.earlier(state.opened.first)}: such steps ruin the weights.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale},
         **lifecycle_fields(state.opened),

@@ -14,14 +14,14 @@ from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-MORE = 3
+MIN_MORE_STEPS = 3
 """Number of lopsided steps after the first one that shows a pattern."""
 
-OFTEN = 0.01
+MIN_SHARE = 0.01
 """Share of lopsided steps from which they matter. PyTorch's AMP examples state that one of several optimizers may skip
 a step while another does not, and that this is harmless if it happens every several hundred iterations."""
 
-EPISODE = 20
+MIN_SPAN_STEPS = 20
 """Minimum number of steps that the lopsided steps must span. A scale that is too high for one of the optimizers is
 reduced 2^20-fold in as many steps; lopsided steps that end by then belong to one such episode."""
 
@@ -46,20 +46,20 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("usage.lopsided_step"):
         if isinstance(part, Event) and not state.opened.active:
-            state = _heard(state, part)
+            state = _counted(state, part)
     return state, changed(_conclude, before, state)
 
 
-def _heard(state: State, event: Event) -> State:
+def _counted(state: State, event: Event) -> State:
     """Updates the counts from an event.
 
     The event arrives at the 1st, 2nd, 4th, 8th ... occurrence; its count covers the occurrences in between.
     """
     times = int(event.data.get("times", 1))
     more, steps = times - state.times, event.step - state.step
-    if state.step < 0 or more < OFTEN * steps:
+    if state.step < 0 or more < MIN_SHARE * steps:
         return State(step=event.step, times=times)
-    if more < MORE or steps < EPISODE:
+    if more < MIN_MORE_STEPS or steps < MIN_SPAN_STEPS:
         return state
     data = {name: truncated(event.data.get(name)) for name in ("skipped", "applied", "scale")}
     return replace(state, opened=state.opened.at(state.step, event.step), seen=times, data=data)
@@ -74,15 +74,15 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Optimizers skip steps apart from each other",
-        cause=f"After step {opened.first} it happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
-        f" ({wording.percent(more / steps)}) that of the optimizers of one scaler some were skipped and others stepped;"
-        f" at step {opened.step} {behind} was skipped{now} and {ahead} stepped. So parts of the model train on without"
-        " the others.",
-        fix="Let them step together or not at all: call scaler.unscale_() for each of them, take the norm of all their"
-        " gradients with torch.nn.utils.clip_grad_norm_, call scaler.step() for each only if that norm is finite, and"
-        " scaler.update() once in any case. To have fewer skips, leave GradScaler's growth_interval at 2000"
-        + (f" and give it init_scale={scale / 2:g}." if scale else "."),
+        title="One optimizer steps while another is skipped",
+        cause="GradScaler often skips the step of one optimizer and applies that of another, so parts of the model"
+        f" train without the others. This happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
+        f" ({wording.percent(more / steps)}) after step {opened.first}; at step {opened.step} {behind} was skipped{now}"
+        f" and {ahead} stepped.",
+        fix="Step all of them or none: call scaler.unscale_() for each, compute the norm of all their gradients with"
+        " torch.nn.utils.clip_grad_norm_, call scaler.step() for each only if that norm is finite, and scaler.update()"
+        " once in any case. For fewer skips leave GradScaler's growth_interval at 2000"
+        + (f" and set init_scale={scale / 2:g}." if scale else "."),
         evidence={
             "skipped": data.get("skipped"),
             "applied": data.get("applied"),

@@ -19,7 +19,7 @@ def _conclude(state: SingleEventState) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="A part of the loss is not scaled" if part else "The loss is not scaled",
-        cause=_never(data, at) if scale is None else _cause(data, at, scale, part),
+        cause=_before_scale(data, at) if scale is None else _cause(data, at, scale, part),
         fix=_fix(at, part),
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scaled_too": part},
@@ -28,31 +28,32 @@ def _conclude(state: SingleEventState) -> Finding:
 
 
 def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
-    what = "something of which a part" if part else "a loss that"
-    whose = "the gradients of that part" if part else "the gradients"
+    loss = "a loss of which a part" if part else "a loss that"
+    gradients = "the gradients of that part" if part else "the gradients"
     return (
-        f"backward(){at} was called on {what} did not come out of scaler.scale(), and {data.get('optimizer')} steps"
-        f" through the scaler, which divides {whose} by the scale of {wording.scale(scale)} all the same. So they end"
-        " up that many times too small, and small gradients were not kept from becoming zero in float16."
+        f"backward(){at} was called on {loss} did not come from scaler.scale(), but the step of"
+        f" {data.get('optimizer')} goes through the scaler, which divides {gradients} by the loss scale of"
+        f" {wording.scale(scale)}. They end up that many times too small, and small gradients were not protected from"
+        " underflow in float16."
     )
 
 
-def _never(data: dict[str, Any], at: str) -> str:
+def _before_scale(data: dict[str, Any], at: str) -> str:
     return (
         f"scaler.step() of {data.get('optimizer')} was called before any scaler.scale(), on gradients of"
-        f" backward(){at}: GradScaler refuses that with an AssertionError, and the run ends there."
+        f" backward(){at}: GradScaler raises an AssertionError, which ends the run unless the program catches it."
     )
 
 
 def _fix(at: str, part: bool) -> str:
     if part:
         return (
-            f"Add up all parts of the loss first and call scaler.scale(loss).backward(){at}; where each part has its"
-            " own backward(), call it on scaler.scale(part)."
+            f"Add up all parts of the loss and call scaler.scale(loss).backward(){at}. If each part has its own"
+            " backward(), call it on scaler.scale(part)."
         )
     return (
-        f"Call scaler.scale(loss).backward(){at}. scale() returns the scaled loss and leaves the one it is given as it"
-        " is."
+        f"Call scaler.scale(loss).backward(){at}. scale() returns the scaled loss; it does not change the loss that is"
+        " passed to it."
     )
 
 

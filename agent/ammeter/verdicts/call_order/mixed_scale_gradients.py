@@ -17,7 +17,7 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients of two scales are added up" if unscaled else "The scale is updated before the step",
+        title="backward() after unscale_" if unscaled else "update() between backward() and step()",
         cause=_after_unscale(data, scale) if unscaled else _after_update(data, scale, before),
         fix=_fix(data, unscaled),
         caller=data.get("caller") or None,
@@ -27,41 +27,38 @@ def _conclude(state: SingleEventState) -> Finding:
 
 
 def _after_unscale(data: dict[str, Any], scale: float | None) -> str:
-    by = f"the scale of {wording.scale(scale)}" if scale else "the loss scale"
-    share = f" what was unscaled counts for 1 part in {scale:g}" if scale else " the two do not fit together"
+    by = f"the loss scale of {wording.scale(scale)}" if scale else "the loss scale"
+    share = f" In the sum the unscaled gradients count 1 part in {scale:g}." if scale else ""
     return (
-        f"After scaler.unscale_() of {data.get('optimizer')}, backward(){_at(data)} added gradients that are multiplied"
-        f" by {by} to those that no longer are. In the sum{share}, and the step does not unscale it again."
+        f"backward(){_at(data)} ran after scaler.unscale_() of {data.get('optimizer')} and added gradients that are"
+        f" multiplied by {by} to gradients that are unscaled.{share} scaler.step() does not unscale the sum again."
     )
 
 
 def _after_update(data: dict[str, Any], scale: float | None, before: float | None) -> str:
-    what = (
-        f"scaler.update(){_at(data)} came between a backward() and the step of {data.get('optimizer')} that uses its"
-        " gradients"
-    )
+    order = f"scaler.update(){_at(data)} was called between a backward() and the step of {data.get('optimizer')}"
     if not (scale and before):
-        return f"{what}: they have the scale from before it and are divided by the one after it."
+        return f"{order}, so its gradients have the scale from before the update and are divided by the one after it."
     if scale == before:
         return (
-            f"{what}. The scale was {wording.scale(scale)} before and after it, so nothing is wrong yet; at its next"
-            " change these gradients are divided by the wrong scale."
+            f"{order}, so its gradients are divided by the wrong scale whenever this update changes the scale. So far"
+            f" nothing is wrong: the scale was {wording.scale(scale)} before and after it."
         )
     return (
-        f"{what}: they were multiplied by {wording.scale(before)} and are divided by {wording.scale(scale)}, so they"
-        f" count {before / scale:.3g}-fold."
+        f"{order}, so its gradients are divided by the wrong scale. They were multiplied by {wording.scale(before)} and"
+        f" are divided by {wording.scale(scale)}, so they count {before / scale:.3g}-fold."
     )
 
 
 def _fix(data: dict[str, Any], unscaled: bool) -> str:
     if unscaled:
-        last = f", which is the one{_at(data)}" if _at(data) else ""
+        last = f", the one{_at(data)}" if _at(data) else ""
         return (
-            f"Call scaler.unscale_(optimizer) once per step, behind its last backward(){last}; with accumulation only"
-            " after the last micro-batch."
+            f"Call scaler.unscale_(optimizer) once per step, after its last backward(){last}; with accumulation, after"
+            " the last micro-batch."
         )
     return (
-        f"Take scaler.update(){_at(data)} out of the accumulation: call it once per step, right behind"
+        f"Move scaler.update(){_at(data)} out of the accumulation: call it once per step, directly after"
         " scaler.step(optimizer)."
     )
 

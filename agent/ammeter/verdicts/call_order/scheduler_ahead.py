@@ -19,14 +19,14 @@ MIN_MOVES = 16
 """Number of moves for skipped steps below which the effect is negligible: a newly set scale falls from 2^24 to 2^8 in
 so many."""
 
-SHARE = 0.05
+MIN_SKIPPED_SHARE = 0.05
 """Share of all moves. A cosine schedule that is this far ahead has a learning rate that is off by 8 % of its peak where
 it is steepest (pi/2 times the share), about the precision with which people choose it. torch's defaults spend one move
 in 2000."""
 
-OVER = SHARE / 2
-"""Share below which the verdict closes, because later moves have diluted the skips. It is far enough from SHARE to
-avoid flapping."""
+RECOVERED_SHARE = MIN_SKIPPED_SHARE / 2
+"""Share below which the verdict closes, because later moves have diluted the skips. It is far enough from
+MIN_SKIPPED_SHARE to avoid flapping."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -50,9 +50,9 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _event(state: State, event: Event) -> State:
     skipped, scheduled = _counts(event.data)
-    begun = event.step if state.begun < 0 or skipped < OVER * scheduled else state.begun
+    begun = event.step if state.begun < 0 or skipped < RECOVERED_SHARE * scheduled else state.begun
     state = replace(state, begun=begun)
-    if skipped < MIN_MOVES or skipped < SHARE * scheduled:
+    if skipped < MIN_MOVES or skipped < MIN_SKIPPED_SHARE * scheduled:
         return state
     data = {name: truncated(value) for name, value in event.data.items()}
     return replace(state, opened=state.opened.at(begun, event.step), data=data, applied=0)
@@ -62,7 +62,7 @@ def _rows(state: State, rows: View) -> State:
     applied = state.applied + int(np.count_nonzero(rows.scalar("applied") > 0))
     skipped, scheduled = _counts(state.data)
     moves = scheduled + applied * (scheduled - skipped) / max(1, int(state.data.get("applied") or 1))
-    if skipped < OVER * moves:
+    if skipped < RECOVERED_SHARE * moves:
         return replace(state, opened=state.opened.over(), applied=0)
     return replace(state, applied=applied)
 
@@ -81,13 +81,13 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The schedule is {skipped} skipped steps ahead",
-        cause=f"{scheduler} moved on{at} after each step of {optimizer}, also after those that were skipped:"
-        f" {skipped} of its {scheduled} moves, {wording.percent(skipped / max(1, scheduled))}, stand for steps"
-        " that were skipped, so warm-up and decay of the learning rate run ahead of what was learnt.",
-        fix=f"Move it only when the step was applied: before = scaler.get_scale(); scaler.step(optimizer);"
-        f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. And see why so many steps are"
-        " skipped.",
+        title=f"The learning rate schedule is {skipped} skipped steps ahead",
+        cause=f"{scheduler} advances{at} also after skipped steps of {optimizer}, so warm-up and decay of the learning"
+        f" rate run ahead of the training. {skipped} of its {scheduled} moves,"
+        f" {wording.percent(skipped / max(1, scheduled))}, belong to skipped steps.",
+        fix=f"Advance the schedule only after an applied step: before = scaler.get_scale(); scaler.step(optimizer);"
+        f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. Then find out why so many steps"
+        " are skipped.",
         caller=caller,
         evidence={
             "moves_for_skipped_steps": skipped,

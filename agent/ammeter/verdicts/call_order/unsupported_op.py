@@ -20,14 +20,14 @@ def _conclude(state: SingleEventState) -> Finding:
     called = f", where {op} is called," if op and op not in METHODS else ""
     passing = "backward" if data.get("backward") else "forward"
     given = _list(data)
-    together = " together" if len(given) > 1 else ", for which it has no kernel"
+    reason = " together" if len(given) > 1 else ", for which it has no kernel"
     message = " ".join(str(data.get("message") or "").split()).rstrip(".")
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"An operator does not take {' with '.join(given)}",
-        cause=f"An operator{place}{called} raised in the {passing} pass because it was given {' and '.join(given)}"
-        f"{together}{f': {message}' if message else ''}.",
+        title=f"An operator does not support {' with '.join(given)}",
+        cause=f"An operator{place}{called} raised in the {passing} pass because its inputs were {' and '.join(given)}"
+        f"{reason}{f': {message}' if message else ''}.",
         fix=_fix(given, f" at {caller}" if caller else "", backward=bool(data.get("backward"))),
         module=module,
         caller=caller,
@@ -37,23 +37,24 @@ def _conclude(state: SingleEventState) -> Finding:
 
 
 def _list(data: dict[str, Any]) -> list[str]:
-    return [str(each) for each in data.get("dtypes") or ()] or ["this dtype"]
+    return [str(dtype) for dtype in data.get("dtypes") or ()] or ["this dtype"]
 
 
 def _fix(given: list[str], at: str, *, backward: bool) -> str:
     custom = (
-        "a torch.autograd.Function of your own needs @torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32)"
+        "a custom torch.autograd.Function needs @torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32)"
         " on its forward and @torch.amp.custom_bwd(device_type=...) on its backward"
     )
     if backward:
         return (
-            f"Backward runs outside autocast: {custom}, or has to cast its gradient to the dtype of what it saved{at}."
+            f"Backward runs outside autocast, so {custom}, or must cast its gradient to the dtype of its saved"
+            f" tensors{at}."
         )
     if len(given) > 1:
-        return f"Cast what goes into it{at} to one dtype, such as x.to(weight.dtype); {custom}."
+        return f"Cast the inputs of the operator{at} to one dtype, such as x.to(weight.dtype); {custom}."
     return (
-        f"Run it{at} in float32: with torch.autocast(device_type, enabled=False) around it and .float() on what goes"
-        f" in; {custom}."
+        f"Run the operator{at} in float32: inside with torch.autocast(device_type, enabled=False), with .float() on its"
+        f" inputs; {custom}."
     )
 
 

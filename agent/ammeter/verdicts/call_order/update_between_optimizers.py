@@ -15,12 +15,12 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="scaler.update() comes between two optimizers",
-        cause=f"scaler.update(){at} was called after one optimizer had stepped and before {data.get('optimizer')} did,"
-        f" whose gradients come from before it. {_factor(scale, before)} Every such update() also counts as one more"
-        " good step, so the scale grows too early.",
-        fix=f"Take away scaler.update(){at}: call scaler.step() for every optimizer first, then scaler.update() once,"
-        " at the end of the iteration.",
+        title="update() between two optimizer steps",
+        cause=f"scaler.update(){at} was called after the step of one optimizer and before that of"
+        f" {data.get('optimizer')}, whose gradients have the scale from before it. {_factor(scale, before)} Each of"
+        " these updates also counts as a good step, so the scale grows too early.",
+        fix=f"Remove scaler.update(){at}: call scaler.step() for every optimizer, then scaler.update() once, at the end"
+        " of the iteration.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scale_before": before},
         **lifecycle_fields(state.opened),
@@ -29,9 +29,9 @@ def _conclude(state: SingleEventState) -> Finding:
 
 def _factor(scale: float | None, before: float | None) -> str:
     if not (scale and before):
-        return "They have the scale from before it and are divided by the one after it."
+        return "They are divided by the scale after it."
     if scale == before:
-        return f"The scale stayed {wording.scale(scale)} this time; where it changes, they are divided by a wrong one."
+        return f"The scale stayed {wording.scale(scale)} here; when it changes, they are divided by the wrong scale."
     return (
         f"They were multiplied by {wording.scale(before)} and are divided by {wording.scale(scale)}, so they count"
         f" {before / scale:.3g}-fold."

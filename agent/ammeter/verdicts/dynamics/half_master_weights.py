@@ -8,7 +8,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
-STEPS_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
+SPACING_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
 """Distance from 1 to the next larger number."""
 
 
@@ -23,12 +23,13 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Weights are kept in {' and '.join(dtypes)}",
-        cause=f"{optimizer} updates {data.get('count')} of its {data.get('of')} tensors in {' and '.join(dtypes)}"
-        f"{named}, and no float32 copy of them was found in its state. {_costs(data, coarse, caller)}",
-        fix="Keep the weights in float32: leave out .half(), .bfloat16() or torch_dtype= where the model is made, and"
-        f" let torch.autocast(device, dtype=torch.{coarse}) cast what is computed. Where memory is short, use an"
-        " optimizer that keeps float32 copies, compensates (Kahan) or rounds stochastically.",
+        title=f"Trained weights are {' and '.join(dtypes)}, without float32 master weights",
+        cause=f"{optimizer} updates weights in {' and '.join(dtypes)}, and no float32 master weights were found in its"
+        f" state. {_effect(data, coarse, caller)} This concerns {data.get('count')} of its {data.get('of')}"
+        f" tensors{named}.",
+        fix="Keep the weights in float32: remove .half(), .bfloat16() or torch_dtype= where the model is created, and"
+        f" use torch.autocast(device, dtype=torch.{coarse}) for the forward pass. If memory is short, use an optimizer"
+        " with float32 master weights, Kahan summation or stochastic rounding.",
         tensor=first,
         module=module_of(first),
         caller=caller,
@@ -37,27 +38,28 @@ def _conclude(state: SingleEventState) -> Finding:
     )
 
 
-def _costs(data: dict[str, Any], coarse: str, caller: str | None) -> str:
+def _effect(data: dict[str, Any], coarse: str, caller: str | None) -> str:
     if data.get("refused"):
         at = f" at {caller}" if caller else ""
         return (
-            f'GradScaler refuses their gradients{at} with "Attempting to unscale FP16 gradients", which ends the run.'
+            f'GradScaler rejects their gradients{at} with "Attempting to unscale FP16 gradients", which ends the run'
+            " unless the program catches the error."
         )
     return (
-        f"Numbers near 1 are {STEPS_AT_1[coarse]}, apart in {coarse}: an update that changes one by less than half of"
-        " that is rounded away, and the weight stays as it is."
+        f"In {coarse} neighbouring numbers near 1 differ by {SPACING_AT_1[coarse]}: an update of less than half of that"
+        " is rounded away."
     )
 
 
 def _list(data: dict[str, Any], name: str) -> list[str]:
-    return [str(each) for each in data.get(name) or ()]
+    return [str(value) for value in data.get(name) or ()]
 
 
 VERDICT = Verdict(
     id="half-master-weights",
     severity="ticket",
     title="Half-precision weights",
-    question="Does the optimizer update weights in half precision without a float32 copy?",
+    question="Does the optimizer update half-precision weights without float32 master weights?",
     columns=(),
     events=("usage.half_weights",),
     state=SingleEventState,

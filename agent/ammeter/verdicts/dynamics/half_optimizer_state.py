@@ -11,18 +11,18 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-HALF = ("float16", "bfloat16")
+HALF_DTYPES = ("float16", "bfloat16")
 
-NOTABLE = 0.05
+MIN_HALF_SHARE = 0.05
 """Minimum share of the state's elements. Below it a few small tensors, such as the two vectors of a factored moment or
 the state of an adapter, are in half precision on purpose. Integers, the state of 8-bit optimizers, have their own
 scales."""
 
 WHY = {
-    "bfloat16": "bfloat16 keeps 8 bits: a second moment that moves by (1 - beta2) = 0.001 of itself per step is less"
-    " than its half step of 0.002 to 0.004 and stands still",
-    "float16": "float16 ends at 6e-08 and 65504: a second moment, which gains (1 - beta2) = 0.001 of the squared"
-    " gradient per step, stays zero for gradients below 0.005 and becomes Inf where they stay above 255",
+    "bfloat16": "bfloat16 has 8 bits of precision: Adam's second moment changes by (1 - beta2) = 0.001 of itself per"
+    " step, less than the rounding limit of 0.002 to 0.004, so it does not change",
+    "float16": "float16 ranges from 6e-08 to 65504: Adam's second moment gains (1 - beta2) = 0.001 of the squared"
+    " gradient per step, so it stays zero for gradients below 0.005 and becomes Inf if they stay above 255",
 }
 """Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one. 2^-24
 and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
@@ -46,9 +46,9 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _counted(state: State, event: Event) -> State:
-    kept: dict[str, int] = event.data.get("state") or {}
-    elements, half = sum(kept.values()), {dtype: kept[dtype] for dtype in HALF if dtype in kept}
-    if not elements or sum(half.values()) < NOTABLE * elements:
+    counts: dict[str, int] = event.data.get("state") or {}
+    elements, half = sum(counts.values()), {dtype: counts[dtype] for dtype in HALF_DTYPES if dtype in counts}
+    if not elements or sum(half.values()) < MIN_HALF_SHARE * elements:
         return replace(state, opened=state.opened.over()) if elements and state.opened.active else state
     weights = tuple(sorted(event.data.get("trainable") or {}))[:4]
     dtype = max(half, key=lambda name: (half[name], name))
@@ -58,21 +58,21 @@ def _counted(state: State, event: Event) -> State:
 
 def _conclude(state: State) -> Finding:
     share = state.half / max(1, state.elements)
-    follows = bool(set(state.weights) & set(HALF))
+    follows = bool(set(state.weights) & set(HALF_DTYPES))
     fix = (
-        "Keep the weights that the optimizer steps in float32 and let torch.autocast do the forward pass in half"
-        " precision: torch's optimizers make their state in the dtype of the weight."
+        "Keep the trained weights in float32 and use torch.autocast for the forward pass: PyTorch's optimizers create"
+        " their state in the dtype of the weight."
         if follows
         else "Create the state in float32, such as torch.zeros_like(parameter, dtype=torch.float32), and do not call"
-        " half() or bfloat16() on it; where memory is short, an 8-bit optimizer, which keeps scales, loses less."
+        " half() or bfloat16() on it. If memory is short, an 8-bit optimizer with scales loses less precision."
     )
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The optimizer's state is {state.dtype}",
-        cause=f"{wording.percent(share)} of the optimizer's state, {state.half} of {state.elements} numbers, is in half"
-        f" precision. {WHY[state.dtype][0].upper()}{WHY[state.dtype][1:]}; the size of the steps is then wrong.",
-        fix=f"{fix} A checkpoint's state can go on: its load_state_dict casts it to the weights' dtype.",
+        cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
+        f" {state.elements} numbers), so its steps get the wrong size. {wording.sentence(WHY[state.dtype])}.",
+        fix=f"{fix} The state of a checkpoint can still be used: load_state_dict casts it to the weights' dtype.",
         evidence={
             "dtype": state.dtype,
             "half_share": round(share, 4),
@@ -88,7 +88,7 @@ VERDICT = Verdict(
     id="half-optimizer-state",
     severity="ticket",
     title="Optimizer state in half precision",
-    question="Is the optimizer's state kept in half precision?",
+    question="Is the optimizer's state in half precision?",
     columns=(),
     events=("weights.census",),
     state=State,

@@ -12,29 +12,29 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Schema
 
-HALF = ("float16", "bfloat16")
+HALF_DTYPES = ("float16", "bfloat16")
 """Dtypes that are checked. In float32 an update is lost only after the learning rate has reached zero, and an update of
 a copy only if the program no longer updates it."""
 
-LOST = 0.5
+MIN_LOST_SHARE = 0.5
 """Share of the elements read that did not change although the step should change them. In bfloat16 an update below
 1/512 of its weight is rounded away, and AdamW at a learning rate of 1e-5 on weights of 0.02 is at 1/2000, so nearly all
 updates are lost. Zamirai et al. 2020, Revisiting BFloat16 Training: this, not the arithmetic, costs such runs their
 quality."""
 
-READINGS = 3
-SPAN = 20
+MIN_READINGS = 3
+MIN_SPAN_STEPS = 20
 """Readings in a row over so many steps. A warm-up begins with steps too small for any half precision, and a copy
 without a sign of an update is read at most every 20 steps."""
 
-CLEAN = 3
-"""Readings in a row below LOST that close the verdict."""
+CLEAN_READINGS = 3
+"""Readings in a row below MIN_LOST_SHARE that close the verdict."""
 
-SMALLEST = {"bfloat16": "1/512", "float16": "1/4096"}
+MIN_RELATIVE_UPDATE = {"bfloat16": "1/512", "float16": "1/4096"}
 """2^-9 and 2^-12: half the distance to the next number, for numbers just below a power of two."""
 
 WEIGHTS = ""
-MAX_TENSORS = 4
+MAX_COPIES = 4
 """Copies that are followed in addition to the weights."""
 
 
@@ -42,8 +42,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """The weights, or one copy with its name.
 
     Attributes:
-        readings: Readings in a row above LOST.
-        clean: Readings in a row below LOST since then.
+        readings: Readings in a row above MIN_LOST_SHARE.
+        clean: Readings in a row below MIN_LOST_SHARE since then.
         first: Step of the first of these readings.
     """
 
@@ -75,7 +75,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    half = [at for at, tensor in enumerate(rows.schema.tensors) if tensor.dtype in HALF]
+    half = [at for at, tensor in enumerate(rows.schema.tensors) if tensor.dtype in HALF_DTYPES]
     if not half:
         return state
     lost = np.ascontiguousarray(rows.stat("update.lost")[half])
@@ -85,12 +85,12 @@ def _rows(state: State, rows: View) -> State:
     copies, numel = _copies(rows.schema, half), rows.numel[half].astype(np.float64)
     for at in np.flatnonzero(read.any(axis=0)).tolist():
         for copy in dict.fromkeys(copies):
-            of_it = read[:, at] & np.array([each == copy for each in copies])
-            if not of_it.any() or (copy == WEIGHTS and state.masters):
+            own = read[:, at] & np.array([name == copy for name in copies])
+            if not own.any() or (copy == WEIGHTS and state.masters):
                 continue
-            shares = np.where(of_it, lost[:, at] * numel, 0.0)
+            shares = np.where(own, lost[:, at] * numel, 0.0)
             tensor = rows.schema.tensors[half[int(shares.argmax())]]
-            share = float(shares.sum() / max(1.0, float(numel[of_it].sum())))
+            share = float(shares.sum() / max(1.0, float(numel[own].sum())))
             state = _read(state, Part(copy, 1, 0, int(rows.steps[at]), share, tensor.name, tensor.dtype))
     return state
 
@@ -107,38 +107,39 @@ def _copies(schema: Schema, half: list[int]) -> list[str]:
 
 def _read(state: State, reading: Part) -> State:
     """Adds one reading of one part; the reading's `first` is its step."""
-    known = next((each for each in state.parts if each.copy == reading.copy), None)
-    if known is None and len(state.parts) > MAX_TENSORS:
+    known = next((part for part in state.parts if part.copy == reading.copy), None)
+    if known is None and len(state.parts) > MAX_COPIES:
         return state
-    step, others = reading.first, tuple(each for each in state.parts if each.copy != reading.copy)
-    held = known or Part(reading.copy)
-    told = state.opened.active and state.about == reading.copy
-    if reading.share < LOST:
-        clean = held.clean + 1
-        over = clean >= CLEAN
-        part = replace(held, clean=clean, readings=held.readings if told and not over else 0)
-        opened = state.opened.over() if told and over else state.opened
+    step, others = reading.first, tuple(part for part in state.parts if part.copy != reading.copy)
+    before = known or Part(reading.copy)
+    reported = state.opened.active and state.about == reading.copy
+    if reading.share < MIN_LOST_SHARE:
+        clean = before.clean + 1
+        over = clean >= CLEAN_READINGS
+        part = replace(before, clean=clean, readings=before.readings if reported and not over else 0)
+        opened = state.opened.over() if reported and over else state.opened
         return replace(state, opened=opened, parts=(*others, part))
-    first = held.first if held.readings else step
-    part = replace(reading, readings=min(held.readings + 1, READINGS), first=first)
+    first = before.first if before.readings else step
+    part = replace(reading, readings=min(before.readings + 1, MIN_READINGS), first=first)
     state = replace(state, parts=(*others, part))
-    if not told and (state.opened.active or part.readings < READINGS or step - first < SPAN):
+    if not reported and (state.opened.active or part.readings < MIN_READINGS or step - first < MIN_SPAN_STEPS):
         return state
     return replace(state, opened=state.opened.at(first, step), about=reading.copy)
 
 
 def _conclude(state: State) -> Finding:
-    part = next(each for each in state.parts if each.copy == state.about)
+    part = next(part for part in state.parts if part.copy == state.about)
     copy = f"the copy {part.copy}" if part.copy else ""
     subject = copy or "the weights"
-    smallest = SMALLEST.get(part.dtype, "1/512")
+    limit = MIN_RELATIVE_UPDATE.get(part.dtype, "1/512")
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
-        cause=f"{wording.percent(part.share)} of the elements of {subject} that should change stay as they are, most in"
-        f" {part.tensor}: in {part.dtype} a change of less than {smallest} of a number is rounded away, and"
-        f" {'it hardly follows the weights' if copy else 'the weights hardly follow their gradients'}.",
+        cause=f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
+        f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
+        f" {wording.percent(part.share)} of the elements that should have changed did not, most of them in"
+        f" {part.tensor}.",
         fix=_fix(part),
         tensor=part.tensor,
         module=module_of(part.tensor),
@@ -150,14 +151,14 @@ def _conclude(state: State) -> Finding:
 def _fix(part: Part) -> str:
     if part.copy:
         return (
-            f"Keep {part.copy} in float32: copy.deepcopy(model).float(), updated with weight.float(). An average with a"
-            f" decay of 0.999 changes by a thousandth of the difference, which {part.dtype} cannot hold; begin it"
-            " anew from the present weights."
+            f"Keep {part.copy} in float32: copy.deepcopy(model).float(), updated with weight.float(), and restart it"
+            " from the current weights. An average with a decay of 0.999 changes by a thousandth of the difference,"
+            f" which is too little for {part.dtype}."
         )
     return (
-        f"Keep the weights in float32 (model.float()) and let torch.autocast(device, dtype=torch.{part.dtype}) do"
-        " the forward pass. Where memory is short, an optimizer with float32 master weights, Kahan summation or"
-        " stochastic rounding. A larger learning rate only hides it."
+        f"Keep the weights in float32 (model.float()) and use torch.autocast(device, dtype=torch.{part.dtype}) for"
+        " the forward pass. If memory is short, use an optimizer with float32 master weights, Kahan summation or"
+        " stochastic rounding. A larger learning rate hides the problem."
     )
 
 

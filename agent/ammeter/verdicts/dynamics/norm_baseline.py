@@ -13,18 +13,18 @@ from msgspec.structs import replace
 
 Floats = npt.NDArray[np.float32]
 
-BLOCK = 64
+BLOCK_READINGS = 64
 """Readings per level. The level is recomputed every 64 readings from the last 64: long enough for stable quartiles,
 short enough to follow a warm-up or a decay. Before the first 64 there is no level, because rare batches have not
 occurred yet."""
 
-BLOCKS = 16
+MAX_BLOCKS = 16
 """Blocks with stored extremes, a thousand readings. Norms that occurred in them are normal for the run."""
 
-RECENT = 8
+RECENT_READINGS = 8
 """The latest readings, which distinguish a jump from a climb."""
 
-QUARTILES = 1.349
+QUARTILE_DISTANCE = 1.349
 """Distance of the quartiles of a normal distribution in standard deviations: 1.349."""
 
 
@@ -33,13 +33,12 @@ class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         count: Readings so far.
-        readings: The last BLOCK readings, as float32.
+        readings: The last BLOCK_READINGS readings, as float32.
         middle: Median at the last computation of the level.
         spread: Robust deviation at that time. It is that of the later half if that is smaller, because a norm that
-            falls
-            fivefold in a run's first steps does not scatter fivefold.
+            falls fivefold in a run's first steps does not scatter fivefold.
         highs, lows: Extremes of the blocks so far.
-        taken: Value of `count` at the last computation.
+        computed_at: Value of `count` at the last computation.
     """
 
     count: int = 0
@@ -48,40 +47,40 @@ class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
     spread: float = 0.0
     highs: tuple[float, ...] = ()
     lows: tuple[float, ...] = ()
-    taken: int = 0
+    computed_at: int = 0
 
     @property
     def known(self) -> bool:
-        return self.count >= BLOCK
+        return self.count >= BLOCK_READINGS
 
     @property
     def recent(self) -> Floats:
-        return np.frombuffer(self.readings, np.float32)[-RECENT:]
+        return np.frombuffer(self.readings, np.float32)[-RECENT_READINGS:]
 
     def with_high(self, high: float) -> NormBaseline:
         """Adds a single far reading to the extremes of the run."""
-        return replace(self, highs=(*self.highs, high)[-BLOCKS:])
+        return replace(self, highs=(*self.highs, high)[-MAX_BLOCKS:])
 
-    def room(self) -> int:
+    def readings_left(self) -> int:
         """Returns the number of readings until the level is recomputed."""
-        return BLOCK - self.count % BLOCK
+        return BLOCK_READINGS - self.count % BLOCK_READINGS
 
     def with_readings(self, more: Floats) -> NormBaseline:
-        """Adds readings, at most room() of them."""
-        readings = (self.readings + more.tobytes())[-4 * BLOCK :]
+        """Adds readings, at most readings_left() of them."""
+        readings = (self.readings + more.tobytes())[-4 * BLOCK_READINGS :]
         after = replace(self, count=self.count + len(more), readings=readings)
-        return after if after.count % BLOCK else after._anew()
+        return after if after.count % BLOCK_READINGS else after._recomputed()
 
-    def _anew(self) -> NormBaseline:
+    def _recomputed(self) -> NormBaseline:
         readings = np.frombuffer(self.readings, np.float32)
         ordered, latest = np.sort(readings), np.sort(readings[len(readings) // 2 :])
         return replace(
             self,
-            taken=self.count,
+            computed_at=self.count,
             middle=float(ordered[len(ordered) // 2]),
-            spread=min(_between_quartiles(ordered), _between_quartiles(latest)) / QUARTILES,
-            highs=(*self.highs, float(ordered[-1]))[-BLOCKS:],
-            lows=(*self.lows, float(ordered[0]))[-BLOCKS:],
+            spread=min(_between_quartiles(ordered), _between_quartiles(latest)) / QUARTILE_DISTANCE,
+            highs=(*self.highs, float(ordered[-1]))[-MAX_BLOCKS:],
+            lows=(*self.lows, float(ordered[0]))[-MAX_BLOCKS:],
         )
 
 

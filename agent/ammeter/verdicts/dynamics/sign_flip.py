@@ -16,43 +16,43 @@ from ammeter.wire.columns import Floats, View
 
 Doubles = npt.NDArray[np.float64]
 
-AGAINST = 0.25
+FLIP_COSINE = 0.25
 """Distance of a cosine below zero that indicates a flip: half of 0.5. If the usual value is below zero, the distance
 counts from there. Two steps that undo each other have gradients g1 - g0 and g2 - g1, whose cosine is -0.5 for noise of
 any size and kind. In 48 trainings of two networks it was -0.44 to -0.52, with a scatter of single readings of 0.16 to
 0.34, after values of 0.1 to 0.4 with a scatter of 0.2 to 0.5."""
 
-SURE = 6.0
+MIN_SUM = 6.0
 """Sum of the cosines' distances beyond that bound, never below zero, that opens the verdict: Page's test for a change
 of the mean (Page 1954, Continuous Inspection Schemes). A flip adds 0.25 per reading and needs about 24 readings. With a
 mean of zero and a scatter of 0.4, noise reaches the sum in one of exp(2 * 6 * 0.25 / 0.4**2), about 1e8, readings. 342
 healthy trainings in mini-batches, 140,000 readings, reached 2.3, except six with a learning rate that was too high."""
 
-ENOUGH = 32
+MIN_READINGS = 32
 """Minimum readings for a decision, and between two decisions about a run that learns."""
 
-BEFORE = 32
+REFERENCE_READINGS = 32
 """Readings whose mean is the usual value. A run that alternated from its start has no reference. With all data in every
 batch there is no noise, and at the limit of a stable learning rate gradients reverse for some time (Cohen et al. 2021,
 Gradient Descent Typically Occurs at the Edge of Stability): of 96 trainings at that limit, the verdict reports 17,
 those in which the loss also stood still."""
 
-FALLS = 2.0
+MIN_FALL_ERRORS = 2.0
 """Fall of the median loss, in standard errors, that shows learning despite flips."""
 
-LOSSES = 16
+REFERENCE_LOSSES = 16
 """Losses at the last readings before, which are compared with the losses since."""
 
-FEW = 4
+MIN_LOSSES = 4
 """Minimum number of losses for a comparison: a run may log none."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     readings: bytes = b""
-    """The last BEFORE cosines, as float32."""
+    """The last REFERENCE_READINGS cosines, as float32."""
     losses: bytes = b""
-    """The last LOSSES losses at a reading, as float32."""
+    """The last REFERENCE_LOSSES losses at a reading, as float32."""
     against: float = 0.0
     """The sum of Page's test. The fields below are valid while it is not zero."""
     first: int = -1
@@ -66,7 +66,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     earlier: bytes = b""
     since: bytes = b""
     """`waited`: readings since the start or the last decision. `earlier`: the losses before that time. `since`: the
-    losses from then on, at most ENOUGH."""
+    losses from then on, at most MIN_READINGS."""
     loss_before: float = math.nan
     loss: float = math.nan
     tensor: str = ""
@@ -83,20 +83,20 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _rows(state: State, rows: View) -> State:
     cosines, losses = rows.scalar("grad_agreement"), rows.loss()
-    taken = np.flatnonzero(np.isfinite(cosines))
+    read = np.flatnonzero(np.isfinite(cosines))
     begin = 0
-    while begin < len(taken):
-        calm = 0 if state.against or state.opened.active else _calm(cosines[taken[begin:]])
+    while begin < len(read):
+        calm = 0 if state.against or state.opened.active else _calm(cosines[read[begin:]])
         if calm:
-            state = _with_readings(state, cosines[taken[begin : begin + calm]], losses[taken[begin : begin + calm]])
+            state = _with_readings(state, cosines[read[begin : begin + calm]], losses[read[begin : begin + calm]])
             begin += calm
             continue
-        at = int(taken[begin])
+        at = int(read[begin])
         step, cosine, loss = int(rows.steps[at]), float(cosines[at]), float(losses[at])
         state = _with_readings(_summed(state, step, cosine, loss), cosines[at : at + 1], losses[at : at + 1])
         if state.opened.active:
             state = replace(state, opened=state.opened.until(step) if state.against else state.opened.over())
-        elif state.against >= SURE and state.waited >= ENOUGH and math.isfinite(state.usual):
+        elif state.against >= MIN_SUM and state.waited >= MIN_READINGS and math.isfinite(state.usual):
             state = _decided(state, step, rows, at)
         begin += 1
     return state
@@ -104,15 +104,15 @@ def _rows(state: State, rows: View) -> State:
 
 def _calm(cosines: Floats) -> int:
     """Returns the number of leading readings that cannot start a sum, whatever the usual value."""
-    beyond = np.flatnonzero(cosines < -AGAINST)
+    beyond = np.flatnonzero(cosines < -FLIP_COSINE)
     return int(beyond[0]) if beyond.size else len(cosines)
 
 
 def _summed(state: State, step: int, cosine: float, loss: float) -> State:
     """Adds one cosine's distance beyond the bound to the sum."""
     usual = state.usual if state.against else _usual(state.readings)
-    bound = (usual if usual < 0 else 0.0) - AGAINST
-    against = min(SURE, state.against + bound - cosine)
+    bound = (usual if usual < 0 else 0.0) - FLIP_COSINE
+    against = min(MIN_SUM, state.against + bound - cosine)
     if against <= 0:
         return replace(state, against=0.0) if state.against else state
     if not state.against:
@@ -124,18 +124,20 @@ def _summed(state: State, step: int, cosine: float, loss: float) -> State:
         count=state.count + 1,
         total=state.total + cosine,
         waited=state.waited + 1,
-        since=_with(state.since, loss, ENOUGH),
+        since=_with(state.since, loss, MIN_READINGS),
     )
 
 
 def _usual(readings: bytes) -> float:
-    return float(np.frombuffer(readings, np.float32).mean()) if len(readings) == 4 * BEFORE else math.nan
+    return float(np.frombuffer(readings, np.float32).mean()) if len(readings) == 4 * REFERENCE_READINGS else math.nan
 
 
 def _with_readings(state: State, cosines: Floats, losses: Floats) -> State:
-    readings = (state.readings + cosines[-BEFORE:].tobytes())[-4 * BEFORE :]
+    readings = (state.readings + cosines[-REFERENCE_READINGS:].tobytes())[-4 * REFERENCE_READINGS :]
     finite = losses[np.isfinite(losses)]
-    return replace(state, readings=readings, losses=(state.losses + finite[-LOSSES:].tobytes())[-4 * LOSSES :])
+    return replace(
+        state, readings=readings, losses=(state.losses + finite[-REFERENCE_LOSSES:].tobytes())[-4 * REFERENCE_LOSSES :]
+    )
 
 
 def _with(numbers: bytes, number: float, most: int) -> bytes:
@@ -148,7 +150,7 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
 
     Harmful flips prevent the loss from falling.
     """
-    before, now = (np.frombuffer(each, np.float32).astype(np.float64) for each in (state.earlier, state.since))
+    before, now = (np.frombuffer(losses, np.float32).astype(np.float64) for losses in (state.earlier, state.since))
     if _falls(before, now):
         return replace(state, waited=0, earlier=state.since, since=b"")
     return replace(
@@ -156,7 +158,7 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
         opened=state.opened.at(state.first, step),
         loss_before=_median(before),
         loss=_median(now),
-        tensor=_most(rows, at),
+        tensor=_most_reversed(rows, at),
         cosine=state.total / state.count,
         column=rows.loss_at(at),
     )
@@ -167,9 +169,9 @@ def _falls(before: Doubles, now: Doubles) -> bool:
 
     Single batches differ, so medians are compared.
     """
-    if min(len(before), len(now)) < FEW:
+    if min(len(before), len(now)) < MIN_LOSSES:
         return False
-    return _median(before) - _median(now) > FALLS * math.hypot(_error(before), _error(now))
+    return _median(before) - _median(now) > MIN_FALL_ERRORS * math.hypot(_error(before), _error(now))
 
 
 def _median(numbers: Doubles) -> float:
@@ -184,7 +186,7 @@ def _error(numbers: Doubles) -> float:
     return float(1.4826 * np.median(np.abs(numbers - np.median(numbers))) * math.sqrt(math.pi / 2 / len(numbers)))
 
 
-def _most(rows: View, at: int) -> str:
+def _most_reversed(rows: View, at: int) -> str:
     """Returns the tensor with the largest share of the reversal; '' without readings per tensor."""
     cosines: Floats = rows.stat("grad.agreement")[:, at]
     norms = rows.stat("grad.norm")[:, at].astype(np.float64)
@@ -197,18 +199,18 @@ def _conclude(state: State) -> Finding:
     known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
     which = wording.of_loss(state.column)
     loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
-    most = f", most of all in {state.tensor}" if state.tensor else ""
+    most = f"; {state.tensor} reverses most" if state.tensor else ""
     module = module_of(state.tensor)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The gradients turn round from step to step",
-        cause=f"{wording.sentence(state.opened.since)} gradients point against those of the step before{most}: their"
-        f" cosine is {state.cosine:.2f} on average where it was {state.usual:.2f} (1 is the same direction, -1 the"
-        f" opposite). So a step takes back much of what the last one did.{loss}",
-        fix=f"Look at what changed at step {state.opened.first}: the learning rate, a term of the loss, gradient"
-        " compression, the way gradients are added up over ranks. If nothing did, the learning rate has become too"
-        f" large for this loss: go on with half of it.{_in_float32(module)}",
+        title="Gradients reverse from step to step",
+        cause=f"{wording.sentence(state.opened.since)} gradients point against those of the previous step, so each step"
+        f" undoes much of the one before. Their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
+        f" earlier (1 is the same direction, -1 the opposite){most}.{loss}",
+        fix=f"Check the changes at step {state.opened.first}: the learning rate, a term of the loss, gradient"
+        " compression, the reduction of gradients over ranks. If nothing changed there, the learning rate has become"
+        f" too large for this loss: continue with half of it.{_in_float32(module)}",
         tensor=state.tensor or None,
         module=module,
         evidence=wording.finite(
@@ -227,16 +229,16 @@ def _in_float32(module: str | None) -> str:
     if not module:
         return ""
     return (
-        f" If that does not help, run {module} in float32 for a few hundred steps (torch.autocast(device,"
-        " enabled=False) around it): when it then stops, the precision of that layer is to blame."
+        f" If that does not help, run {module} in float32 for a few hundred steps, with torch.autocast(device,"
+        " enabled=False) around it: if the reversals stop, the precision of that layer is the reason."
     )
 
 
 VERDICT = Verdict(
     id="sign-flip",
     severity="ticket",
-    title="Gradients turn round from step to step",
-    question="Do gradients point against those of the step before, as they did not earlier in the run?",
+    title="Gradients reverse from step to step",
+    question="Do gradients point against those of the previous step, unlike earlier in the run?",
     columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm"),
     events=(),
     state=State,

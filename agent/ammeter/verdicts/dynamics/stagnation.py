@@ -1,7 +1,7 @@
 """stagnation: steps are applied, but loss and weights have not changed since the run began.
 
 A constant loss alone is no evidence: it may be at its minimum, or noise, or the game of two networks. So the verdict
-also checks the updates of the weights, and only in a run that begins; a resumed run may have reached the end of its
+also checks the updates of the weights, and only in a run that begins; a resumed run may have was_active the end of its
 schedule. In most cases another verdict reports the reason, and this one is its consequence.
 """
 
@@ -19,32 +19,32 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-STILL = 1e-5
+MAX_RATIO = 1e-5
 """Ratio of update norm to weight norm below which the weights are constant. About 1e-3 is usual (Karpathy, A Recipe for
 Training Neural Networks, and cs231n); AdamW at a learning rate of 1e-6, as in cautious fine-tuning, causes 5e-5 for
 weights of 0.02."""
 
-STEPS = 200
+MIN_STEPS = 200
 """Minimum number of applied steps. The loss of any run that learns has changed by then, and only a warm-up longer than
-20,000 steps would still be below STILL."""
+20,000 steps would still be below MAX_RATIO."""
 
-SETTLED = 64
+WARMUP_STEPS = 64
 """Applied steps after which readings count: the first ones of a warm-up are tiny."""
 
-READINGS = 3
+MIN_READINGS = 3
 """Consecutive readings that must agree, for opening, or disagree, for closing."""
 
-LOSSES = 32
+MEDIAN_LOSSES = 32
 """Number of losses whose median is the initial, or the present, loss."""
 
-FALLEN = 0.02
+MIN_FALL_SHARE = 0.02
 """Minimum fall of the loss, relative to the first loss, that shows learning. If the losses scatter more widely, as
 those of eight images do, it is their standard deviation: three times the chance difference of two medians of 32."""
 
-FLOOR = 1e-3
+MIN_LOSS = 1e-3
 """A loss below which nothing remains to be learnt."""
 
-FAINT = 1e-3
+MIN_NORM = 1e-3
 """Norm of all gradients below which they are the reason, not the learning rate: usual norms are 0.01 to 100."""
 
 
@@ -55,17 +55,17 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     counted: bool = False
     """Whether the first census of the optimizers was processed."""
     applied: int = 0
-    begun: int = -1
-    """Step at which the first LOSSES losses were complete: the reference for a later fall."""
+    reference_step: int = -1
+    """Step at which the first MEDIAN_LOSSES losses were complete: the reference for a later fall."""
     losses: bytes = b""
-    """The last LOSSES losses of applied steps, as float32."""
+    """The last MEDIAN_LOSSES losses of applied steps, as float32."""
     first: float = math.nan
     ratios: tuple[float, ...] = ()
     norm: float = math.nan
     loss: float = math.nan
     ratio: float = math.nan
-    faint: float = math.nan
-    """`loss`, `ratio`, `faint`: present loss, largest ratio, and gradient norm at opening."""
+    norm_at_opening: float = math.nan
+    """`loss`, `ratio`, `norm_at_opening`: present loss, largest ratio, and gradient norm at opening."""
     steps: int = 0
     column: str = ""
     """The name of the loss, if the run has several."""
@@ -77,17 +77,17 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Event):
-            state = _heard(state, part)
+            state = _with_event(state, part)
     return state, changed(_conclude, before, state)
 
 
-def _heard(state: State, event: Event) -> State:
+def _with_event(state: State, event: Event) -> State:
     """Processes an event.
 
     The first census shows the optimizers before this process's first step: a state in it comes from earlier steps.
     """
     if event.name != "weights.census":
-        return replace(state, past=True) if state.applied < SETTLED else state
+        return replace(state, past=True) if state.applied < WARMUP_STEPS else state
     if state.counted:
         return state
     return replace(state, counted=True, past=state.past or bool(event.data.get("state")))
@@ -104,44 +104,46 @@ def _rows(state: State, rows: View) -> State:
     read = set(np.flatnonzero(np.isfinite(ratios)).tolist())
     begin = 0
     while begin < counted.size and not state.past:
-        end = begin + _until_asked(state, counted[begin:].tolist(), read)
+        end = begin + _rows_to_reading(state, counted[begin:].tolist(), read)
         at = int(counted[end - 1])
         more = losses[counted[begin:end]]
-        state = replace(state, applied=state.applied + len(more), losses=(state.losses + more.tobytes())[-4 * LOSSES :])
-        if state.applied == LOSSES:
-            state = replace(state, first=_median(state.losses), begun=int(rows.steps[at]))
-        if at in read and state.applied > SETTLED:
-            reached = state.opened.active
+        state = replace(
+            state, applied=state.applied + len(more), losses=(state.losses + more.tobytes())[-4 * MEDIAN_LOSSES :]
+        )
+        if state.applied == MEDIAN_LOSSES:
+            state = replace(state, first=_median(state.losses), reference_step=int(rows.steps[at]))
+        if at in read and state.applied > WARMUP_STEPS:
+            was_active = state.opened.active
             state = _read(state, int(rows.steps[at]), float(ratios[at]), float(rows.scalar("grad_norm")[at]))
-            if state.opened.active and not reached:
+            if state.opened.active and not was_active:
                 state = replace(state, column=rows.loss_at(at))
         begin = end
     return state
 
 
-def _until_asked(state: State, counted: list[int], read: set[int]) -> int:
+def _rows_to_reading(state: State, counted: list[int], read: set[int]) -> int:
     """Returns the number of rows up to the next one that matters.
 
     That row is the end of the initial losses, or one with a reading.
     """
     here = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
-    return min(here, LOSSES - state.applied) if state.applied < LOSSES else here
+    return min(here, MEDIAN_LOSSES - state.applied) if state.applied < MEDIAN_LOSSES else here
 
 
 def _read(state: State, step: int, ratio: float, norm: float) -> State:
-    ratios = (*state.ratios, ratio)[-READINGS:]
+    ratios = (*state.ratios, ratio)[-MIN_READINGS:]
     state = replace(state, ratios=ratios, norm=norm if math.isfinite(norm) else state.norm)
     loss = _median(state.losses)
     if state.opened.active:
-        return replace(state, opened=state.opened.until(step) if min(ratios) < STILL else state.opened.over())
-    if state.applied < STEPS:
+        return replace(state, opened=state.opened.until(step) if min(ratios) < MAX_RATIO else state.opened.over())
+    if state.applied < MIN_STEPS:
         return state
-    if loss <= FLOOR or state.first - loss >= max(FALLEN * state.first, _scatter(state.losses)):
+    if loss <= MIN_LOSS or state.first - loss >= max(MIN_FALL_SHARE * state.first, _scatter(state.losses)):
         return replace(state, past=True, losses=b"", ratios=())
-    if len(ratios) < READINGS or max(ratios) >= STILL:
+    if len(ratios) < MIN_READINGS or max(ratios) >= MAX_RATIO:
         return state
-    opened = state.opened.at(state.begun, step)
-    return replace(state, opened=opened, loss=loss, ratio=max(ratios), faint=state.norm, steps=state.applied)
+    opened = state.opened.at(state.reference_step, step)
+    return replace(state, opened=opened, loss=loss, ratio=max(ratios), norm_at_opening=state.norm, steps=state.applied)
 
 
 def _median(losses: bytes) -> float:
@@ -153,15 +155,15 @@ def _scatter(losses: bytes) -> float:
 
 
 def _conclude(state: State) -> Finding:
-    norm = f", and the gradients have a norm of {state.faint:.2g}" if math.isfinite(state.faint) else ""
+    known = math.isfinite(state.norm_at_opening)
+    norm = f" The gradients have a norm of {state.norm_at_opening:.2g}." if known else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Neither the loss nor the weights move",
-        cause=f"After {state.steps} applied steps the loss{wording.of_loss(state.column)} is {state.loss:.4g}; it began"
-        f" at {state.first:.4g}. A step moves the weights by {state.ratio:.1g} of their norm, where about 0.001 is"
-        f" usual{norm}. So the steps are"
-        " made and change next to nothing.",
+        title="Neither the loss nor the weights change",
+        cause=f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.1g} of their"
+        f" norm, where about 0.001 is usual. After {state.steps} applied steps the"
+        f" loss{wording.of_loss(state.column)} is {state.loss:.4g}; it began at {state.first:.4g}.{norm}",
         fix=_fix(state),
         evidence=wording.finite(
             {
@@ -169,7 +171,7 @@ def _conclude(state: State) -> Finding:
                 "loss": state.loss,
                 "first_loss": state.first,
                 "update_ratio": state.ratio,
-                "grad_norm": state.faint,
+                "grad_norm": state.norm_at_opening,
             }
         ),
         **lifecycle_fields(state.opened),
@@ -178,30 +180,28 @@ def _conclude(state: State) -> Finding:
 
 def _fix(state: State) -> str:
     rate = (
-        "print optimizer.param_groups[0]['lr'] in the loop: a schedule that multiplies it twice, counts its warm-up in"
+        "print optimizer.param_groups[0]['lr'] in the loop; a schedule that multiplies it twice, counts its warm-up in"
         " the wrong unit or was never stepped leaves it this small"
     )
-    if state.faint < FAINT:
+    if state.norm_at_opening < MIN_NORM:
         return (
-            "The gradients are too small. Look for a loss that is divided twice (by the scale, by the number of"
-            " micro-batches or of tokens), a clip of scaled gradients, or a mask that hides nearly everything. If they"
-            f" are meant to be so small, {rate}."
+            "Find out why the gradients are so small: a loss that is divided twice (by the scale, by the number of"
+            " micro-batches or of tokens), a clip of scaled gradients, or a mask that excludes nearly everything. If"
+            f" they are meant to be so small, {rate}."
         )
     times = float(f"{0.001 / max(state.ratio, 1e-12):.1g}")
-    there = "The gradients are there, so look at the learning rate first"
-    there = there if math.isfinite(state.faint) else "The gradients were not read. Look at the learning rate first"
+    unread = "" if math.isfinite(state.norm_at_opening) else " The gradients were not read."
     return (
-        f"{there}: {rate}. About {times:,.0f}"
-        " times as much would be usual. If it is right, see that the optimizer was built from the weights that train,"
-        " after model.to(...) and not from a copy."
+        f"Check the learning rate: {rate}. About {times:,.0f} times as much would be usual.{unread} If it is right,"
+        " check that the optimizer was created from the trained weights, after model.to(...), and not from a copy."
     )
 
 
 VERDICT = Verdict(
     id="stagnation",
     severity="ticket",
-    title="Nothing is learnt from the start",
-    question="Are steps applied that move neither the loss nor the weights, since the run began?",
+    title="No progress from the start",
+    question="Do applied steps change neither the loss nor the weights, since the run began?",
     columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
     events=("weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
     state=State,

@@ -17,20 +17,20 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Event
 
-UNDERFLOWING = 0.5
+MIN_SUBNORMAL_SHARE = 0.5
 """Share of subnormal float16 elements among a tensor's nonzero elements from which it underflows. Subnormal means below
 2^-14. Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow
 removes the lower end of a distribution whose upper end is subnormal."""
 
-WIDESPREAD = 0.3
+MIN_LOST_SHARE = 0.3
 """Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
 GPT with a scaled-down loss: up to 22 % the validation loss stays within 0.02 of the unharmed 3.11, at 70 % it is 3.32;
 a healthy run has less than 1 %. Why small gradients matter: Micikevicius et al. 2018, Mixed Precision Training, 3.2."""
 
-PERSISTENT = 3
+MIN_READINGS = 3
 """Full readings in a row that must agree, for opening and for closing: a single one may come from an odd batch."""
 
-LEARNT = 1e-3
+MIN_LOSS_SHARE = 1e-3
 """Share of the run's largest loss below which gradients are not judged. They have shrunk with the loss, those of a
 cross-entropy by the same ten bits, and nothing remains to be learnt from the lost elements. A memorized batch reaches
 this share within a few dozen steps."""
@@ -82,7 +82,7 @@ def _rows(state: State, rows: View) -> State:
     if not sampled.size:
         return state
     shares, zeros, worst = _lost(rows, sampled)
-    if state.readings == 0 and not state.opened.active and not (shares >= WIDESPREAD).any():
+    if state.readings == 0 and not state.opened.active and not (shares >= MIN_LOST_SHARE).any():
         return state
     peaks = rows.scalar("grad_absmax")
     for column, at in enumerate(sampled.tolist()):
@@ -107,7 +107,7 @@ def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
     losses = np.abs(rows.loss()).astype(np.float64)
     finite = np.isfinite(losses)
     highest = np.maximum.accumulate(np.append(state.loss, np.where(finite, losses, 0.0)))[1:]
-    learning = ~measured(rows.loss()) | (finite & (losses > LEARNT * highest))
+    learning = ~measured(rows.loss()) | (finite & (losses > MIN_LOSS_SHARE * highest))
     return replace(state, loss=float(highest[-1])) if highest.size else state, learning
 
 
@@ -126,9 +126,9 @@ class Reading(NamedTuple):
 
 
 def _read(state: State, reading: Reading) -> State:
-    if reading.share < WIDESPREAD:
+    if reading.share < MIN_LOST_SHARE:
         clean = state.clean + 1
-        if state.opened.active and clean < PERSISTENT:
+        if state.opened.active and clean < MIN_READINGS:
             return replace(state, clean=clean)
         return replace(state, readings=0, clean=0, opened=state.opened.over())
     state = replace(
@@ -142,7 +142,7 @@ def _read(state: State, reading: Reading) -> State:
         peak=max(state.peak if state.readings else 0.0, reading.absmax * reading.scale),
         tensor=reading.tensor,
     )
-    if state.readings < PERSISTENT:
+    if state.readings < MIN_READINGS:
         return state
     return replace(state, opened=state.opened.at(state.first, reading.step))
 
@@ -172,14 +172,14 @@ def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     read = measured(rows.stat("grad.zeros")[:, sampled])
     nonzero = numel - zeros
     empty = read & (nonzero <= 0)
-    sinking = read & on_grid(rows, sampled) & (subnormals >= UNDERFLOWING * nonzero) & ~empty
-    gone = empty & (sinking.any(axis=0) | (empty == read).all(axis=0))
-    counted = sinking | gone
+    underflowing = read & on_grid(rows, sampled) & (subnormals >= MIN_SUBNORMAL_SHARE * nonzero) & ~empty
+    flushed = empty & (underflowing.any(axis=0) | (empty == read).all(axis=0))
+    counted = underflowing | flushed
     structural = np.where(read & ~counted, zeros, 0.0)
     elements = np.maximum((np.where(read, numel, 0.0) - structural).sum(axis=0), 1.0)
     lost = np.where(counted, zeros + subnormals, 0.0)
-    flushed = np.where(counted, zeros, 0.0).sum(axis=0)
-    return lost.sum(axis=0) / elements, flushed / elements, lost.argmax(axis=0)
+    zero = np.where(counted, zeros, 0.0).sum(axis=0)
+    return lost.sum(axis=0) / elements, zero / elements, lost.argmax(axis=0)
 
 
 def _near(rows: View, sampled: Ints) -> bool:
@@ -189,26 +189,27 @@ def _near(rows: View, sampled: Ints) -> bool:
     """
     numel = rows.numel[:, None].astype(np.float32)
     zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
-    near = (subnormals >= 0.9 * UNDERFLOWING * (numel - zeros)) | (zeros >= 0.9 * numel)
+    near = (subnormals >= 0.9 * MIN_SUBNORMAL_SHARE * (numel - zeros)) | (zeros >= 0.9 * numel)
     return bool(near.any())
 
 
 def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
-    found = rows.stat(stat)[:, sampled].astype(np.float64)
-    return np.where(np.isnan(found), 0.0, found)
+    counts = rows.stat(stat)[:, sampled].astype(np.float64)
+    return np.where(np.isnan(counts), 0.0, counts)
 
 
 def _conclude(state: State) -> Finding:
     spare = math.log2(FLOAT16_MAX / state.peak) if state.peak > 0 else None
-    still = state.lowest == state.highest
-    stood = f" The scale was {wording.scale(state.scale)} in all steps so far." if state.scaled and still else ""
-    at = f"at a loss scale of {wording.scale(state.scale)}" if state.scaled else "without a loss scale"
+    constant = state.scaled and state.lowest == state.highest
+    history = f" The loss scale was {wording.scale(state.scale)} in all steps so far." if constant else ""
+    at = f" at a loss scale of {wording.scale(state.scale)}" if state.scaled else " without a loss scale"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(state.share)} of the gradient underflows in float16",
-        cause=f"{at[0].upper()}{at[1:]}, {wording.percent(state.share)} of the gradient elements are below 2^-14, the"
-        f" smallest normal float16, and {wording.percent(state.zeros)} are zero; most are in {state.tensor}.{stood}",
+        cause=f"Gradients underflow in float16{at}: {wording.percent(state.share)} of their elements are below 2^-14,"
+        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. Most of them"
+        f" are in {state.tensor}.{history}",
         fix=_fix(state, spare),
         tensor=state.tensor or None,
         module=module_of(state.tensor),
@@ -216,7 +217,7 @@ def _conclude(state: State) -> Finding:
             "lost_share": round(state.share, 4),
             "zero_share": round(state.zeros, 4),
             "scale": state.scale if state.scaled else None,
-            "scale_never_changed": still and state.scaled,
+            "scale_never_changed": constant,
             "headroom_bits": None if spare is None else round(spare, 1),
             "suggested_scale": _better_scale(state, spare),
         },
@@ -228,22 +229,22 @@ def _fix(state: State, spare: float | None) -> str:
     better = _better_scale(state, spare)
     if better is None and spare is None:
         return (
-            "No gradient is left at this scale to measure how much higher it could be: use dtype=torch.bfloat16 in"
-            " autocast, and look for a loss that is divided twice (by the batch, the tokens or the ranks)."
+            "Use dtype=torch.bfloat16 in autocast: no gradient is left at this scale, so the scale that would keep them"
+            " cannot be computed. Check whether the loss is divided twice (by the batch, the tokens or the ranks)."
         )
     if better is None:
         return (
-            f"The largest gradient leaves {max(spare or 0.0, 0.0):.1f} bits below 65504, too few for a higher scale:"
-            " use dtype=torch.bfloat16 in autocast, or keep the layers with the large gradients in float32."
+            "Use dtype=torch.bfloat16 in autocast, or keep the layers with the largest gradients in float32: the"
+            f" largest gradient leaves {max(spare or 0.0, 0.0):.1f} bits below 65504, too few for a higher scale."
         )
-    measured_room = (
-        f"the largest gradient, scaled, is {state.peak:.3g} and leaves {spare:.0f} bits below 65504"
+    reason = (
+        f"the largest scaled gradient is {state.peak:.3g}, which leaves {spare:.0f} bits below 65504"
         if spare is not None
-        else "no gradient was left to measure, so start with torch's default"
+        else "no gradient was left to measure, and this is PyTorch's default"
     )
     return (
         f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}), which is {better:.0f}, with growth_interval=2000:"
-        f" {measured_room}. Or use dtype=torch.bfloat16 in autocast, which needs no scaler."
+        f" {reason}. Alternatively use dtype=torch.bfloat16 in autocast, which needs no scaler."
     )
 
 

@@ -13,11 +13,11 @@ from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_f
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
-CONVINCED = 10
+MIN_STEPS = 10
 """Minimum applied steps without a scaler. They open the verdict if gradients were seen on the float16 grid, or if the
 run has other ranks. An existing scaler is used from the first step on."""
 
-UNASKED = 50
+UNREAD_STEPS = 50
 """Applied steps that open the verdict without a reading of the gradients: none was read, or the grid is not visible."""
 
 
@@ -84,8 +84,8 @@ def _unscaled(state: State, rows: View) -> State:
 def _applied(state: State, step: int) -> State:
     first = step if state.first < 0 else state.first
     state = replace(state, applied=state.applied + 1, first=first)
-    settled = state.grid if state.grid is not None else state.applied >= (CONVINCED if state.several else UNASKED)
-    if state.opened.active or (settled and state.applied >= CONVINCED):
+    settled = state.grid if state.grid is not None else state.applied >= (MIN_STEPS if state.several else UNREAD_STEPS)
+    if state.opened.active or (settled and state.applied >= MIN_STEPS):
         return replace(state, opened=state.opened.at(first, step))
     return state
 
@@ -93,16 +93,16 @@ def _applied(state: State, step: int) -> State:
 def _conclude(state: State) -> Finding:
     device = state.device or "cuda"
     scaler = f"torch.amp.GradScaler('{device}')"
-    unused = " A GradScaler exists, but it is disabled: it hands on what it is given and says nothing."
+    unused = " A GradScaler exists, but it is disabled: scale(), unscale_() and step() then do not scale or check."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="float16 autocast without a loss scale",
-        cause=f"The forward pass runs in float16 autocast on {device} and {wording.count(state.applied, 'step')} were "
-        f"applied since step {state.first} without a GradScaler: gradients below 2^-24 become zero and those "
-        f"below 2^-14 lose bits.{unused if state.disabled else ''}",
-        fix=f"Make scaler = {scaler} once; then scaler.scale(loss).backward(), scaler.step(optimizer), "
-        "scaler.update(). Or use dtype=torch.bfloat16 in autocast, which needs no scaler.",
+        cause=f"The run trains in float16 autocast on {device} without an enabled GradScaler, so gradients below 2^-24"
+        f" become zero and those below 2^-14 lose precision. {_applied_steps(state)}{unused if state.disabled else ''}",
+        fix=f"Create scaler = {scaler} once, before the training loop; in each step call scaler.scale(loss).backward(),"
+        " scaler.step(optimizer), scaler.update(). Alternatively use dtype=torch.bfloat16 in autocast, which needs no"
+        " scaler.",
         evidence={
             "device": device,
             "steps_without_scaler": state.applied,
@@ -111,6 +111,11 @@ def _conclude(state: State) -> Finding:
         },
         **lifecycle_fields(state.opened),
     )
+
+
+def _applied_steps(state: State) -> str:
+    were = "was" if state.applied == 1 else "were"
+    return f"{wording.count(state.applied, 'step')} {were} applied in this way since step {state.first}."
 
 
 VERDICT = Verdict(

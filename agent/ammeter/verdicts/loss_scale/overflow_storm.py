@@ -13,22 +13,22 @@ from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 
-WINDOW = 200
-SKIPS = 8
-"""Skipped steps within WINDOW that open the verdict: 4 % of the work is lost. With torch's growth_interval of 2000 a
-scale at its ceiling costs one step in 2000; a growth every 25 steps costs these 4 %."""
+WINDOW_STEPS = 200
+MIN_SKIPS = 8
+"""Skipped steps within WINDOW_STEPS that open the verdict: 4 % of the work is lost. With torch's growth_interval of
+2000 a scale at its ceiling costs one step in 2000; a growth every 25 steps costs these 4 %."""
 
-RISES = 3
+MIN_RISES = 3
 """Rises of the scale, or skips without a fall, among these skips. A scale that only falls, even to 0, approaches a
 working scale or collapses; neither is a storm."""
 
-SETTLED = 20
+CALIBRATED_STEPS = 20
 """Applied steps in a row that end the calibration of a new scaler. Its first growth ends it too."""
 
-CLEAN = 0.1
+MAX_SKIP_SHARE = 0.1
 """Maximum share of skipped steps at a scale that the gradients tolerate."""
 
-LEVELS = 12
+MAX_LEVELS = 12
 """Scales with separate counts; a sawtooth has two to four."""
 
 
@@ -45,8 +45,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scale: float = math.nan
     was_skipped: bool = False
     skips: tuple[int, ...] = ()
-    """The last SKIPS skipped steps after the calibration. `rises` has the last RISES steps at which the scale had
-    risen."""
+    """The last MIN_SKIPS skipped steps after the calibration. `rises` has the last MIN_RISES steps at which the scale
+    had risen."""
     rises: tuple[int, ...] = ()
     begun: int = -1
     levels: tuple[Level, ...] = ()
@@ -68,9 +68,9 @@ def _rows(state: State, rows: View) -> State:
     for step, (skipped, applied, scale, tracker, absmax) in rows.records(*names):
         if not (scale >= 0 and (skipped > 0 or applied > 0)):
             continue
-        state = _passed(state, step, scale)
+        state = _with_scale(state, step, scale)
         state = _skipped(state, step) if skipped > 0 else _applied(state, tracker, absmax)
-        state = _tallied(state, scale, skipped > 0)
+        state = _with_level(state, scale, skipped > 0)
     return state
 
 
@@ -85,19 +85,19 @@ def _quiet(state: State, rows: View) -> State:
         return state if last == state.scale else replace(state, scale=last)
     streak = state.streak + scales.size
     rose = bool((scales[1:] > scales[:-1]).any()) or float(scales[0]) > state.scale
-    if rose or streak >= SETTLED:
+    if rose or streak >= CALIBRATED_STEPS:
         return replace(state, scale=last, settled=True, streak=0)
     return replace(state, scale=last, streak=streak)
 
 
-def _passed(state: State, step: int, scale: float) -> State:
+def _with_scale(state: State, step: int, scale: float) -> State:
     """Processes the scale of a step: a rise, or no fall after a skipped step."""
-    if state.skips and step - state.skips[-1] > WINDOW:
+    if state.skips and step - state.skips[-1] > WINDOW_STEPS:
         state = replace(state, skips=(), rises=(), opened=state.opened.over())
     rose = scale > state.scale or (state.was_skipped and scale == state.scale > 0)
     if rose and state.skips:
         factor = max(state.factor, scale / state.scale if state.scale > 0 else 1.0)
-        state = replace(state, rises=(*state.rises, step)[-RISES:], factor=factor)
+        state = replace(state, rises=(*state.rises, step)[-MIN_RISES:], factor=factor)
     return replace(state, scale=scale, settled=state.settled or rose, streak=0 if rose else state.streak)
 
 
@@ -106,62 +106,59 @@ def _skipped(state: State, step: int) -> State:
         return replace(state, was_skipped=True, streak=0)
     if not state.skips:
         state = replace(state, begun=step, levels=(), interval=0, factor=1.0, peak=0.0)
-    state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-SKIPS:])
+    state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-MIN_SKIPS:])
     if state.opened.active or _stormy(state, step):
         return replace(state, opened=state.opened.at(state.begun, step))
     return state
 
 
 def _stormy(state: State, step: int) -> bool:
-    if len(state.skips) < SKIPS or len(state.rises) < RISES:
+    if len(state.skips) < MIN_SKIPS or len(state.rises) < MIN_RISES:
         return False
-    return step - state.skips[0] < WINDOW and step - state.rises[0] < WINDOW
+    return step - state.skips[0] < WINDOW_STEPS and step - state.rises[0] < WINDOW_STEPS
 
 
 def _applied(state: State, tracker: float, absmax: float) -> State:
     state = replace(state, was_skipped=False)
     if not state.settled:
         streak = state.streak + 1
-        state = replace(state, settled=streak >= SETTLED, streak=streak % SETTLED)
+        state = replace(state, settled=streak >= CALIBRATED_STEPS, streak=streak % CALIBRATED_STEPS)
     if not state.skips:
         return state
     interval = max(state.interval, int(tracker) + 1 if tracker >= 0 else 0)
     return replace(state, interval=interval, peak=max(state.peak, absmax if absmax > 0 else 0.0))
 
 
-def _tallied(state: State, scale: float, skipped: bool) -> State:
+def _with_level(state: State, scale: float, skipped: bool) -> State:
     if not state.skips:
         return state
     levels = {level.scale: level for level in state.levels}
     level = levels.get(scale, Level(scale))
     levels[scale] = Level(scale, level.applied + (not skipped), level.skipped + skipped)
-    if len(levels) > LEVELS:
-        del levels[min(levels, key=lambda each: (levels[each].applied + levels[each].skipped, each))]
-    return replace(state, levels=tuple(levels[each] for each in sorted(levels)))
+    if len(levels) > MAX_LEVELS:
+        del levels[min(levels, key=lambda other: (levels[other].applied + levels[other].skipped, other))]
+    return replace(state, levels=tuple(levels[known] for known in sorted(levels)))
 
 
 def _conclude(state: State) -> Finding:
-    applied, skipped = sum(each.applied for each in state.levels), sum(each.skipped for each in state.levels)
-    top = max((each.scale for each in state.levels if each.skipped), default=state.scale)
-    bearable = _bearable(state)
+    applied, skipped = sum(level.applied for level in state.levels), sum(level.skipped for level in state.levels)
+    top = max((level.scale for level in state.levels if level.skipped), default=state.scale)
+    tolerated = _tolerated_scale(state)
     share = skipped / max(1, applied + skipped)
-    spare = math.log2(FLOAT16_MAX / (state.peak * bearable)) if state.peak > 0 else None
-    often = "good step" if state.interval == 1 else f"{state.interval} good steps"
-    eager = f": it grows {state.factor:g}-fold{f' after every {often}' if state.interval else ''}"
-    held = ": nothing lowers it after a skip"
+    spare = math.log2(FLOAT16_MAX / (state.peak * tolerated)) if state.peak > 0 else None
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(share)} of the steps are skipped",
-        cause=f"{skipped} of {applied + skipped} steps {state.opened.since} were skipped, at scales of up to"
-        f" {wording.scale(top)}{eager if state.factor > 1 else held}. {_borne(state)}",
-        fix=_fix(state, bearable, spare),
+        cause=f"{_why(state)}: {skipped} of {applied + skipped} steps {state.opened.since} were skipped, at scales of"
+        f" up to {wording.scale(top)}. {_levels(state)}",
+        fix=_fix(state, tolerated, spare),
         evidence={
             "skipped_share": round(share, 4),
             "steps_skipped": skipped,
             "steps_applied": applied,
             "highest_scale": top,
-            "bearable_scale": bearable,
+            "bearable_scale": tolerated,
             "growth_interval": state.interval or None,
             "growth_factor": state.factor if state.factor > 1 else None,
             "headroom_bits": None if spare is None else round(spare, 1),
@@ -170,36 +167,44 @@ def _conclude(state: State) -> Finding:
     )
 
 
-def _fix(state: State, bearable: float, spare: float | None) -> str:
-    exponent = math.floor(math.log2(bearable)) if bearable > 0 else 0
+def _why(state: State) -> str:
+    if state.factor <= 1:
+        return "The loss scale does not fall after a skipped step"
+    steps = "applied step" if state.interval == 1 else f"{state.interval} applied steps"
+    every = f" after every {steps}" if state.interval else ""
+    return f"The loss scale grows {state.factor:g}-fold{every}, too high for the gradients, which then overflow"
+
+
+def _fix(state: State, tolerated: float, spare: float | None) -> str:
+    exponent = math.floor(math.log2(tolerated)) if tolerated > 0 else 0
     factor = ", growth_factor=2.0" if state.factor > 2 else ""
     room = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
     return (
-        f"Use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000), that is a first scale of"
-        f" {2.0**exponent:g}, so that the scale is tried higher once in 2000 steps.{room}"
+        f"Use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000): it starts at"
+        f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{room}"
     )
 
 
-def _bearable(state: State) -> float:
+def _tolerated_scale(state: State) -> float:
     """Returns the largest scale at which steps were applied and hardly any was skipped.
 
     If there is none, returns half of the lowest scale.
     """
-    clean = _clean(state)
-    return clean.scale if clean else min((each.scale for each in state.levels), default=state.scale) / 2
+    clean = _clean_level(state)
+    return clean.scale if clean else min((level.scale for level in state.levels), default=state.scale) / 2
 
 
-def _clean(state: State) -> Level | None:
-    clean = [each for each in state.levels if each.applied >= 3 and each.skipped <= CLEAN * each.applied]
-    return max(clean, key=lambda each: each.scale, default=None)
+def _clean_level(state: State) -> Level | None:
+    clean = [level for level in state.levels if level.applied >= 3 and level.skipped <= MAX_SKIP_SHARE * level.applied]
+    return max(clean, key=lambda level: level.scale, default=None)
 
 
-def _borne(state: State) -> str:
-    clean = _clean(state)
+def _levels(state: State) -> str:
+    clean = _clean_level(state)
     if clean is None:
         return "At each scale that was tried more than one step in ten was skipped."
-    hardly = f"{clean.skipped} of {clean.applied + clean.skipped} steps were skipped"
-    return f"At {wording.scale(clean.scale)} {hardly}, so the gradients bear about that."
+    skipped = f"{clean.skipped} of {clean.applied + clean.skipped} steps were skipped"
+    return f"At {wording.scale(clean.scale)} {skipped}, so the gradients tolerate about that scale."
 
 
 VERDICT = Verdict(

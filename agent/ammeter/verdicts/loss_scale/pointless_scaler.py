@@ -16,13 +16,13 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="A loss scaler without float16",
-        cause=f"An enabled GradScaler multiplies the loss{by}{at}, but everything under autocast is bfloat16, which has"
-        " the range of float32: there is nothing to save from underflow. Every step pays for unscaling and for waiting"
-        " until all gradients were looked at, and steps are skipped in silence once the scale has grown too high.",
-        fix=f"Leave the scaler out: loss.backward() for scaler.scale(loss).backward(){at}, optimizer.step() for"
-        " scaler.step(optimizer), and neither unscale_() nor update(). A program that trains in either dtype makes it"
-        " with GradScaler(device, enabled=dtype == torch.float16).",
+        title="A GradScaler is enabled in a bfloat16 run",
+        cause=f"An enabled GradScaler multiplies the loss{by}{at}, although autocast uses bfloat16, which has the range"
+        " of float32 and does not need loss scaling. Every step pays for unscaling and for a wait until all gradients"
+        " are checked, and steps are skipped once the scale has grown too high.",
+        fix=f"Remove the scaler: replace scaler.scale(loss).backward(){at} by loss.backward() and"
+        " scaler.step(optimizer) by optimizer.step(), and delete unscale_() and update(). If the program supports both"
+        " dtypes, create it with GradScaler(device, enabled=dtype == torch.float16).",
         caller=caller,
         evidence={"scale": scale},
         **lifecycle_fields(state.opened),

@@ -7,8 +7,7 @@ import math
 import msgspec
 from msgspec.structs import replace
 
-from ammeter.verdicts.framework import gradient_frontier as origin
-from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework import gradient_frontier, wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
@@ -16,10 +15,10 @@ from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-CALIBRATION = 24
+CALIBRATION_SKIPS = 24
 """Maximum halvings in the calibration of a new scaler: from 2^40 to torch's own first scale of 2^16."""
 
-RECOVERED = 10
+RECOVERED_STEPS = 10
 """Good steps in a row that close the verdict."""
 
 
@@ -35,12 +34,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     last_scale: float = 0.0
     backoff: float = 0.5
     applied: int = 0
-    origin: Origin = Origin()
+    frontier: Origin = Origin()
     from_scale: float = 0.0
     to_scale: float = 0.0
     had_worked: bool = False
     lost_steps: int = 0
-    poisoned: int = -1
+    weights_nonfinite: int = -1
     """Last step with a report of NaN or Inf in the weights. Skipping steps has then not protected the weights."""
     good_scale: float = 0.0
     """The first scale of this collapse that had worked before."""
@@ -50,9 +49,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Lowest scale of the skipped steps of this collapse."""
     parted: int = 0
     """Number of these steps that another optimizer applied."""
-    back: int = -1
-    """First applied step after the collapse. `back_scale` is its scale."""
-    back_scale: float = math.nan
+    resumed: int = -1
+    """First applied step after the collapse. `resumed_scale` is its scale."""
+    resumed_scale: float = math.nan
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -73,8 +72,8 @@ def _rows(state: State, rows: View) -> State:
     for at, (step, (skips, applied, scale)) in enumerate(records):
         if skips > 0 and scale >= 0:
             state = _skip(state, step, scale, applied > 0)
-            if state.skips <= CALIBRATION and (place := origin.of_row(rows, at)):
-                state = replace(state, origin=place)
+            if state.skips <= CALIBRATION_SKIPS and (place := gradient_frontier.of_row(rows, at)):
+                state = replace(state, frontier=place)
         elif applied > 0:
             state = _applied(state, step, scale)
     return state
@@ -90,14 +89,14 @@ def _quiet(state: State, rows: View) -> State:
 
 def _skip(state: State, step: int, scale: float, parted: bool) -> State:
     if not state.skips:
-        state = replace(state, begun=step, first_scale=scale, last_scale=scale, origin=Origin())
+        state = replace(state, begun=step, first_scale=scale, last_scale=scale, frontier=Origin())
         if not state.opened.active:
             state = replace(state, lowest=math.inf, parted=0)
     elif 0 < scale < state.last_scale:
         state = replace(state, backoff=scale / state.last_scale)
     proven = state.proven + _had_worked(state, scale)
-    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0, back=-1)
-    state = replace(state, lowest=min(state.lowest, scale), parted=state.parted + parted, back_scale=math.nan)
+    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0, resumed=-1)
+    state = replace(state, lowest=min(state.lowest, scale), parted=state.parted + parted, resumed_scale=math.nan)
     if not (state.opened.active or _collapsed(state)):
         return state
     if not state.opened.active:
@@ -116,43 +115,41 @@ def _collapsed(state: State) -> bool:
         return True
     if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
         return False  # a scale set too high by hand returns to a working value
-    return state.skips > CALIBRATION or (state.skips >= MAX_ACCIDENTAL_SKIPS and state.last_scale <= MIN_USEFUL_SCALE)
+    useless = state.skips >= MAX_ACCIDENTAL_SKIPS and state.last_scale <= MIN_USEFUL_SCALE
+    return useless or state.skips > CALIBRATION_SKIPS
 
 
 def _applied(state: State, step: int, scale: float) -> State:
     applied = state.applied + (not scale <= INVERSE_INFINITE_SCALE)
     worked = scale if scale >= 0 else state.worked
-    opened = state.opened.over() if applied >= RECOVERED else state.opened
-    if state.opened.active and state.back < 0:
-        state = replace(state, back=step, back_scale=scale)
+    opened = state.opened.over() if applied >= RECOVERED_STEPS else state.opened
+    if state.opened.active and state.resumed < 0:
+        state = replace(state, resumed=step, resumed_scale=scale)
     state = replace(state, highest=max(state.highest, worked))
     return replace(state, opened=opened, worked=worked, skips=0, proven=0, applied=applied if opened.active else 0)
 
 
 def _event(state: State, event: Event) -> State:
     if event.name == "weights.nonfinite":
-        return replace(state, poisoned=event.step)
-    told = state.origin.step >= state.begun and state.origin.count
-    if not state.skips or told or event.step < state.begun:
+        return replace(state, weights_nonfinite=event.step)
+    known = state.frontier.step >= state.begun and state.frontier.count
+    if not state.skips or known or event.step < state.begun:
         return state
-    return replace(state, origin=origin.of_event(event.step, event.data))
+    return replace(state, frontier=gradient_frontier.of_event(event.step, event.data))
 
 
 def _conclude(state: State) -> Finding:
-    opened, place = state.opened, state.origin
+    opened, place = state.opened, state.frontier
     left = _steps_left(state.to_scale, state.backoff)
-    held = state.from_scale == state.to_scale
-    course = (
-        f"while the scale stayed {wording.scale(state.to_scale)}"
-        if held
-        else f"and the scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.to_scale)}"
-    )
+    constant = state.from_scale == state.to_scale
+    resumed = state.resumed >= 0
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=_title(state, held),
-        cause=f"{state.lost_steps} steps from {opened.first} to {opened.last} were skipped {course},"
-        f" {_worked(state, held)}: {_nonfinite(state, held)}.{place.words()}{_doom(state, held, left)}",
+        title=_title(state, constant),
+        cause=f"GradScaler skipped {state.lost_steps} steps from {opened.first} to {opened.last} because their"
+        f" gradients contained NaN or Inf{_scales(state, constant)}. {_before(state, constant)}"
+        f"{_after(state)}{place.words()}{_outlook(state, constant, left)}",
         fix=_fix(state, left),
         tensor=place.tensor,
         module=place.module,
@@ -162,9 +159,9 @@ def _conclude(state: State) -> Finding:
             "lowest_failed_scale": state.lowest,
             "skipped_steps": state.lost_steps,
             "steps_applied": state.parted,
-            "applied_again_at_step": state.back if state.back >= 0 else None,
-            "applied_again_at_scale": state.back_scale if state.back >= 0 and state.back_scale >= 0 else None,
-            "weights_nonfinite_at_step": state.poisoned if state.poisoned >= opened.first else None,
+            "applied_again_at_step": state.resumed if resumed else None,
+            "applied_again_at_scale": state.resumed_scale if resumed and state.resumed_scale >= 0 else None,
+            "weights_nonfinite_at_step": state.weights_nonfinite if state.weights_nonfinite >= opened.first else None,
             "steps_left": left,
             "nonfinite_tensors": place.count,
             "finite_tensors": place.before + place.after,
@@ -173,78 +170,94 @@ def _conclude(state: State) -> Finding:
     )
 
 
-def _title(state: State, held: bool) -> str:
-    if not held:
+def _title(state: State, constant: bool) -> str:
+    if not constant:
         return f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}"
-    steps = f"Every step from {state.opened.first} to {state.opened.last} was" if state.back >= 0 else "Every step is"
+    resumed = state.resumed >= 0
+    steps = f"Every step from {state.opened.first} to {state.opened.last} was" if resumed else "Every step is"
     return f"{steps} skipped at a loss scale of {state.to_scale:.6g}"
 
 
-def _worked(state: State, held: bool) -> str:
+def _scales(state: State, constant: bool) -> str:
+    if constant:
+        return f", while the loss scale stayed {wording.scale(state.to_scale)}"
+    return f", so the loss scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.to_scale)}"
+
+
+def _before(state: State, constant: bool) -> str:
     """Describes how these scales performed before."""
     if state.had_worked:
         higher = state.good_scale < state.from_scale
-        these = wording.scale(state.good_scale) if higher else "that scale" if held else "the first of these scales"
-        applied = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been applied with"
-        return f"although {these} {applied}"
-    return "and no step was applied before" if not state.highest else "higher than where steps were applied last"
+        known = wording.scale(state.good_scale) if higher else "this scale" if constant else "the first of these scales"
+        worked = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been used in an applied step"
+        return f"Before, {known} {worked}."
+    return "The scale was above that of the last applied step." if state.highest else "No step was applied before."
 
 
-def _nonfinite(state: State, held: bool) -> str:
+def _after(state: State) -> str:
     """Describes the scales of the failures, and whether a lower scale helped."""
-    if state.back >= 0:
-        again = f"steps are applied again since step {state.back}"
-        if state.back_scale < state.lowest:
+    if state.resumed >= 0:
+        again = f" Steps are applied again since step {state.resumed}"
+        if state.resumed_scale < state.lowest:
             return (
-                f"{again}, at a scale of {wording.scale(state.back_scale)}, so either the gradients overflow above it,"
-                " or what was wrong with those batches has passed"
+                f"{again}, at a scale of {wording.scale(state.resumed_scale)}, so either the gradients overflow above"
+                " it, or the bad batches have passed."
             )
-        return f"{again}, so what was wrong with those batches has passed"
+        return f"{again}, so the bad batches have passed."
     if state.lowest <= MIN_USEFUL_SCALE:
-        return "the gradients are non-finite at any scale that was tried, down to " + wording.scale(state.lowest)
-    return f"the gradients are non-finite {'there' if held else 'at each of these scales'}"
+        return f" The gradients are non-finite at any scale that was tried, down to {wording.scale(state.lowest)}."
+    return " An overflow is still possible: no step has failed at a scale of 1 or less."
 
 
-def _doom(state: State, held: bool, left: int) -> str:
+def _outlook(state: State, constant: bool, left: int) -> str:
     """Describes the effect of a further falling scale."""
-    if held or state.back >= 0:
+    if constant or state.resumed >= 0:
         return ""
     if left:
-        return f" After {wording.count(left, 'more such step')} 1/scale is infinite and turns good gradients into NaN."
-    return " Now 1/scale is infinite: it turns good gradients into NaN, which GradScaler does not skip."
+        return (
+            f" After {wording.count(left, 'more skipped step')} 1/scale becomes infinite, and unscale_ turns finite"
+            " gradients into NaN."
+        )
+    return " 1/scale is infinite now: unscale_ turns finite gradients into NaN, and GradScaler does not skip that."
 
 
 def _fix(state: State, left: int) -> str:
-    opened, place = state.opened, state.origin
+    opened, place = state.opened, state.frontier
     first = opened.first
-    poisoned = state.poisoned >= first
-    hint = "look for an overflow, a division or a missing eps there, or run it in float32"
-    mend = f"mend {place.module or 'what makes the gradients non-finite'}: {hint}"
-    before = f", or from {wording.earlier(first)}" if first > 0 else ""
-    restart = (
-        f"Restore {wording.earlier(first)} and go on with a new GradScaler."
-        if poisoned or not left
-        else f"One optimizer stepped while another was skipped: restore {wording.earlier(first)}, with a new"
-        " GradScaler."
-        if state.parted
-        else f"The skipped steps changed no weight: go on from there{before}, with a new GradScaler."
-    )
-    if poisoned:
+    if state.weights_nonfinite >= first:
         return (
-            "Stop the run. The weights hold NaN or Inf themselves, and no batch and no scale mends that: look at what"
-            f" the last applied step before did, or for a fault of the memory. {restart}"
+            "Stop the run: the weights contain NaN or Inf themselves, which neither another batch nor a lower scale"
+            f" repairs. {_restart(state, left)} Check the last applied step before that for the reason, then the memory"
+            " of the host and the GPU."
         )
-    if state.back >= 0:
+    repair = (
+        f"fix {place.module or 'the operation that makes the gradients non-finite'}: check it for an overflow, a"
+        " division or a missing eps, or run it in float32"
+    )
+    if state.resumed >= 0:
         return (
-            f"Run one of the batches of the steps from {first} to {opened.last} at init_scale=1. If its gradients are"
-            f" finite there, it was an overflow and the lower scale is right; if not, {mend}."
+            f"Run one batch of the steps from {first} to {opened.last} with GradScaler(init_scale=1). If its gradients"
+            f" are finite, it was an overflow and the lower scale is right; if not, {repair}."
         )
     if state.lowest > MIN_USEFUL_SCALE:
         return (
-            f"See whether steps are applied before the scale has come down to 1: then it was an overflow. If not, stop"
-            f" the run and {mend}. {restart}"
+            "Check whether steps are applied again before the scale has fallen to 1: then it was an overflow. If not,"
+            f" stop the run and {repair}. {_restart(state, left)}"
         )
-    return f"Stop the run and {mend}. Do not lower the scale further. {restart}"
+    return f"Stop the run and {repair}. Do not lower the scale further. {_restart(state, left)}"
+
+
+def _restart(state: State, left: int) -> str:
+    first = state.opened.first
+    if state.weights_nonfinite >= first or not left:
+        return f"Restore {wording.earlier(first)} and continue with a new GradScaler."
+    if state.parted:
+        return (
+            f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use a new"
+            " GradScaler."
+        )
+    before = f", or from {wording.earlier(first)}" if first > 0 else ""
+    return f"The skipped steps changed no weight: continue from the current weights{before}, with a new GradScaler."
 
 
 def _steps_left(scale: float, backoff: float) -> int:

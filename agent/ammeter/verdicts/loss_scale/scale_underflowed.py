@@ -15,7 +15,7 @@ from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-RECOVERED = 10
+RECOVERED_STEPS = 10
 """Applied steps at a scale with a finite inverse that close the verdict."""
 
 
@@ -31,7 +31,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scale: float = 0.0
     applied: int = 0
     good: int = 0
-    poisoned: str = ""
+    weight: str = ""
     """A weight with NaN or Inf that was read after such a step was applied."""
 
 
@@ -42,7 +42,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _rows(state, part) if len(part) else state
         elif isinstance(part, Event) and state.opened.active and state.applied:
             tensors = part.data.get("tensors") or ["a weight"]
-            state = replace(state, poisoned=state.poisoned or str(tensors[0])[:MAX_NAME_CHARS])
+            state = replace(state, weight=state.weight or str(tensors[0])[:MAX_NAME_CHARS])
     return state, changed(_conclude, before, state)
 
 
@@ -62,43 +62,43 @@ def _rows(state: State, rows: View) -> State:
 
 def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
     if not state.opened.active:
-        state = replace(state, fell_from=state.before, scale=scale, applied=0, poisoned="")
+        state = replace(state, fell_from=state.before, scale=scale, applied=0, weight="")
     return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, good=0)
 
 
 def _with_inverse(state: State, scale: float, applied: bool) -> State:
     good = state.good + applied if state.opened.active else 0
-    if good >= RECOVERED:
+    if good >= RECOVERED_STEPS:
         return replace(state, before=scale, opened=state.opened.over(), good=0)
     return replace(state, before=scale, good=good)
 
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
-    fell = f", the last one before it {wording.scale(state.fell_from)}" if state.fell_from > 0 else ""
+    fell = f", and {wording.scale(state.fell_from)} before" if state.fell_from > 0 else ""
     were = f"{wording.count(state.applied, 'such step')} {'was' if state.applied == 1 else 'were'} applied"
     harm = (
-        f" {were}, and the weights are poisoned: {state.poisoned} holds NaN or Inf."
-        if state.poisoned
-        else f" {were}; the weights were not seen to hold NaN or Inf since, torch.isfinite over them tells."
+        f" {were}, and the weights contain NaN or Inf since then, {state.weight} among them."
+        if state.weight
+        else f" {were}; no reading has found NaN or Inf in the weights since; torch.isfinite shows whether they do."
         if state.applied
-        else " So far no such step was applied; one that is would write NaN or Inf into the weights."
+        else " So far no such step was applied; an applied one would write NaN or Inf into the weights."
     )
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Loss scale of {state.scale:.3g} has no inverse",
-        cause=f"{wording.sentence(opened.since)} the loss scale is 2^-128 or less, {wording.scale(state.scale)} at"
-        f" first{fell}. In float32 its inverse is Inf, so unscaling turns good gradients into Inf and NaN, after"
-        f" GradScaler has looked for Inf and found none.{harm}",
-        fix=f"Stop the run. Restore {wording.earlier(opened.first)} and go on with a new GradScaler; do"
-        " not load this scaler's state. Mend what made the scale fall: it can only fall this far if step after step"
-        " was skipped, or if somebody set it.",
+        title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
+        cause=f"The loss scale underflowed: {opened.since} it is 2^-128 or less, so its inverse is Inf in float32 and"
+        " unscale_ turns finite gradients into Inf and NaN, which GradScaler does not detect because it checks before"
+        f" it multiplies. The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}",
+        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new GradScaler; do not load"
+        " this scaler's state. Then find out why the scale fell: either step after step was skipped, or the program"
+        " set it.",
         evidence={
             "scale": state.scale,
             "scale_before": state.fell_from if state.fell_from >= 0 else None,
             "steps_applied": state.applied,
-            "nonfinite_weight": state.poisoned or None,
+            "nonfinite_weight": state.weight or None,
         },
         **lifecycle_fields(opened),
     )

@@ -13,16 +13,16 @@ def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     device, below = str(data.get("device") or ""), _devices(data)
     caller = str(data.get("caller") or "") or None
-    where = f" that scale() is called on at {caller}" if caller else ""
+    where = f" used at {caller}" if caller else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The loss scaler is disabled",
-        cause=f"The scaler{where} {_why(device, below)}, while the forward pass runs in float16 autocast on"
-        f" {' and '.join(below)}. A disabled scaler says nothing: the loss is not scaled, so gradients below 2^-24"
-        " become zero, and a step with Inf is not skipped.",
-        fix=f"Build it for the device that trains, scaler = torch.amp.GradScaler('{below[0]}'), and see that"
-        " scaler.is_enabled() is true. Or use dtype=torch.bfloat16 in autocast, which needs no scaler.",
+        title="The GradScaler of a float16 run is disabled",
+        cause=f"The GradScaler{where} {_why(device, below)}, while the forward pass runs in float16 autocast on"
+        f" {' and '.join(below)}. A disabled scaler does not scale the loss, so gradients below 2^-24 become zero, and"
+        " does not skip steps with Inf.",
+        fix=f"Create it for the device that trains, scaler = torch.amp.GradScaler('{below[0]}'), and check that"
+        " scaler.is_enabled() is True. Alternatively use dtype=torch.bfloat16 in autocast, which needs no scaler.",
         caller=caller,
         evidence={"scaler_device": device or None, "float16_on": below},
         **lifecycle_fields(state.opened),
@@ -30,13 +30,13 @@ def _conclude(state: SingleEventState) -> Finding:
 
 
 def _devices(data: dict[str, Any]) -> list[str]:
-    return [str(each) for each in data.get("autocast") or ()] or ["cuda"]
+    return [str(device) for device in data.get("autocast") or ()] or ["cuda"]
 
 
 def _why(device: str, below: list[str]) -> str:
     if device and device not in below:
-        return f"is disabled: it was made for {device}"
-    return "is disabled: it was made with enabled=False"
+        return f"is disabled, because it was created for {device}"
+    return "is disabled, because it was created with enabled=False"
 
 
 VERDICT = Verdict(

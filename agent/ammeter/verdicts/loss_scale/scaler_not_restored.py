@@ -28,11 +28,11 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("checkpoint.restored", "usage.scaler_not_restored"):
         if isinstance(part, Event) and not state.opened.active:
-            state = _read(state, part) if part.name == "checkpoint.restored" else _told(state, part)
+            state = _restored(state, part) if part.name == "checkpoint.restored" else _opened(state, part)
     return state, changed(_conclude, before, state)
 
 
-def _read(state: State, event: Event) -> State:
+def _restored(state: State, event: Event) -> State:
     contents, path = event.data.get("contents"), path_of(event.data) or "the checkpoint"
     if not isinstance(contents, dict):
         return state
@@ -41,7 +41,7 @@ def _read(state: State, event: Event) -> State:
     return replace(state, without=path) if contents.get("optimizer") and contents.get("whole", True) else state
 
 
-def _told(state: State, event: Event) -> State:
+def _opened(state: State, event: Event) -> State:
     data = {name: truncated(value) for name, value in event.data.items()}
     return replace(state, opened=state.opened.at(event.step, event.step), data=data)
 
@@ -50,15 +50,16 @@ def _conclude(state: State) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     scale, steps = data.get("scale"), data.get("optimizer_steps")
-    behind = f" with {steps} steps behind it" if isinstance(steps, int) and steps > 1 else ""
-    starts = f" at {wording.scale(scale)}" if isinstance(scale, float | int) else ""
+    after = f" after {steps} steps" if isinstance(steps, int) and steps > 1 else ""
+    starts = f" of {wording.scale(scale)}" if isinstance(scale, float | int) else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="The run was resumed without its loss scale",
-        cause=f"{data.get('optimizer') or 'The optimizer'} was resumed{behind}{f' (at {caller})' if caller else ''},"
-        f" but its GradScaler starts anew{starts}: {_which(state)}. Until it has found the scale of this run again,"
-        " steps are skipped or small gradients become zero, and the resumed run parts from the interrupted one.",
+        cause=f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' (at {caller})' if caller else ''},"
+        f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. Until the scaler finds the scale"
+        " of this run again, steps are skipped or small gradients become zero, and the resumed run differs from the"
+        " interrupted one.",
         fix=_fix(state),
         caller=caller,
         evidence={
@@ -74,19 +75,19 @@ def _conclude(state: State) -> Finding:
 
 def _which(state: State) -> str:
     if state.scaler_in:
-        return f"{state.scaler_in} holds the state of a scaler, which was read and not loaded"
-    return (
-        f"{state.without} holds the optimizer's state and no scaler's" if state.without else "its state was not loaded"
-    )
+        return f"{state.scaler_in} contains a scaler's state, which was read from the file and not loaded"
+    if state.without:
+        return f"{state.without} contains the optimizer's state and no scaler's"
+    return "its state was not loaded"
 
 
 def _fix(state: State) -> str:
     load = "scaler.load_state_dict(checkpoint['scaler'])"
     if state.scaler_in:
-        return f"Call {load} beside optimizer.load_state_dict(), before the first step."
+        return f"Call {load} next to optimizer.load_state_dict(), before the first step."
     return (
-        f"Save 'scaler': scaler.state_dict() with every checkpoint, and call {load} beside optimizer.load_state_dict()."
-        " For the checkpoint that has none, start with GradScaler(init_scale=...) at the last scale of the run before."
+        f"Save 'scaler': scaler.state_dict() in every checkpoint, and call {load} next to optimizer.load_state_dict()."
+        " For a checkpoint without it, start with GradScaler(init_scale=...) at the last scale of the interrupted run."
     )
 
 

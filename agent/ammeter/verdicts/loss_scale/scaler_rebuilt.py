@@ -18,12 +18,12 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The loss scaler was built anew",
+        title="A new GradScaler replaced the run's own",
         cause=f"At step {state.opened.first} another GradScaler steps {data.get('optimizer') or 'the optimizer'}"
-        f"{f' at {caller}' if caller else ''}{_from(first, before)}. What the scaler before it had learnt of this run's"
-        f" gradients is not in the new one: {_costs(first, before)}.",
-        fix="Build the scaler once, before the loop over the epochs, and use that one to the end. Where another object"
-        " has to take over, give it the state: new.load_state_dict(old.state_dict()).",
+        f"{f' at {caller}' if caller else ''}{_from(first, before)}. The new scaler does not have the scale that the"
+        f" previous one had found: {_costs(first, before)}.",
+        fix="Create the scaler once, before the loop over the epochs, and use it until the end. If another object has"
+        " to replace it, copy the state: new.load_state_dict(old.state_dict()).",
         caller=caller,
         evidence={"scale": first, "scale_before": before, "optimizer": data.get("optimizer")},
         **lifecycle_fields(state.opened),
@@ -36,17 +36,17 @@ def _number(data: dict[str, Any], name: str) -> float | None:
 
 
 def _from(first: float | None, before: float | None) -> str:
-    starts = "" if first is None else f", from its first scale of {wording.scale(first)}"
-    return starts if before is None else f"{starts}, where the last one had come to {wording.scale(before)}"
+    starts = "" if first is None else f", with an initial scale of {wording.scale(first)}"
+    return starts if before is None else f"{starts}, whereas the previous one had reached {wording.scale(before)}"
 
 
 def _costs(first: float | None, before: float | None) -> str:
     """Describes the cost: skipped steps after a rise of the scale, small gradients after a fall."""
     bits = math.log2(first / before) if first and before else 0.0
     if bits >= 1:
-        return f"with gradients as before about {wording.count(round(bits), 'step')} are skipped until it is down again"
+        return f"with gradients as before, about {wording.count(round(bits), 'step')} are skipped until it has fallen"
     if bits <= -1:
-        return f"for {-bits:.0f} growth intervals small gradients, which the last scale kept, may become zero"
+        return f"for {-bits:.0f} growth intervals small gradients that the previous scale preserved may become zero"
     return "steps may be skipped, or small gradients become zero, until it has found its scale again"
 
 

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.wire.columns import View, measured
 
-WINDOW = 100
+WINDOW_STEPS = 100
 """Steps per window of norms: the last 100 to 200 steps count."""
 
-REACH = 1 / 8
+MAX_SHARE_OF_NORM = 1 / 8
 """Largest |gradient| over the norm if no absmax was read. The largest of n equal parts is 1/sqrt(n) of the norm; 64
 elements would have to make up all of it for the largest to reach 1/8."""
 
@@ -37,7 +37,7 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     window: int = -1
     norm: float = 0.0
     norm_before: float = 0.0
-    reach: float = REACH
+    reach: float = MAX_SHARE_OF_NORM
     capacity: float = FLOAT16_MAX
     """Load at which gradients overflow, as far as it is known."""
     overflowed: float = 0.0
@@ -53,75 +53,75 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
         return math.log2(self.capacity / load) if load > 0 else -1.0
 
 
-def overflow(room: Headroom, scale: float) -> Headroom:
+def overflow(headroom: Headroom, scale: float) -> Headroom:
     """Stores that a scale that had not worked before is too high."""
-    known = room.load_at(scale)
+    known = headroom.load_at(scale)
     if known:
-        return replace(room, capacity=min(room.capacity, known))
-    return replace(room, overflowed=min(room.overflowed or scale, scale))
+        return replace(headroom, capacity=min(headroom.capacity, known))
+    return replace(headroom, overflowed=min(headroom.overflowed or scale, scale))
 
 
-def good(room: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
+def applied(headroom: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
     """Stores an applied step. `norm` and `absmax` are unscaled; NaN if not measured."""
-    if scale > 0 and scale != room.worked:
-        room = replace(room, worked=scale)
+    if scale > 0 and scale != headroom.worked:
+        headroom = replace(headroom, worked=scale)
     if norm > 0:
-        room = _windowed(room, step // WINDOW, norm, 0.0)
+        headroom = _windowed(headroom, step // WINDOW_STEPS, norm, 0.0)
     if absmax > 0 and norm > 0:
-        room = replace(room, reach=absmax / norm)
+        headroom = replace(headroom, reach=absmax / norm)
     if absmax > 0 and scale > 0:
-        room = _borne(room, absmax * scale)
-        if room.overflowed:
-            capacity = min(room.capacity, max(room.overflowed, scale) * absmax)
-            room = replace(room, capacity=capacity, overflowed=0.0)
-    return room
+        headroom = _tolerated(headroom, absmax * scale)
+        if headroom.overflowed:
+            capacity = min(headroom.capacity, max(headroom.overflowed, scale) * absmax)
+            headroom = replace(headroom, capacity=capacity, overflowed=0.0)
+    return headroom
 
 
-def all_good(room: Headroom, rows: View) -> Headroom:
-    """Gives the result of good() for rows that were all applied or have no values.
+def all_applied(headroom: Headroom, rows: View) -> Headroom:
+    """Gives the result of applied() for rows that were all applied or have no values.
 
     No overflow may be waiting for its load.
     """
     if len(rows) == 1:
-        (step, (applied, *of_the_step)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
-        return good(room, step, *of_the_step) if applied > 0 else room
+        (step, (was_applied, *values)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
+        return applied(headroom, step, *values) if was_applied > 0 else headroom
     done = rows.scalar("applied") > 0
     scales, norms, peaks = (
         rows.scalar(name)[done].astype(np.float64) for name in ("scale", "grad_norm", "grad_absmax")
     )
     scaled = scales[scales > 0]
-    if scaled.size and scaled[-1] != room.worked:
-        room = replace(room, worked=float(scaled[-1]))
+    if scaled.size and scaled[-1] != headroom.worked:
+        headroom = replace(headroom, worked=float(scaled[-1]))
     read = np.flatnonzero(norms > 0)
     if read.size:
-        windows = rows.steps[done][read] // WINDOW
+        windows = rows.steps[done][read] // WINDOW_STEPS
         last = int(windows[-1])
         now, earlier = norms[read][windows == last], norms[read][windows == last - 1]
-        room = _windowed(room, last, float(now.max()), float(earlier.max()) if earlier.size else 0.0)
+        headroom = _windowed(headroom, last, float(now.max()), float(earlier.max()) if earlier.size else 0.0)
     if not measured(rows.scalar("grad_absmax")).any():
-        return room
+        return headroom
     both = np.flatnonzero((peaks > 0) & (norms > 0))
     if both.size:
-        room = replace(room, reach=float(peaks[both[-1]] / norms[both[-1]]))
+        headroom = replace(headroom, reach=float(peaks[both[-1]] / norms[both[-1]]))
     loads = (peaks * scales)[(peaks > 0) & (scales > 0)]
-    return _borne(room, float(loads.max())) if loads.size else room
+    return _tolerated(headroom, float(loads.max())) if loads.size else headroom
 
 
-def _windowed(room: Headroom, window: int, norm: float, before: float) -> Headroom:
+def _windowed(headroom: Headroom, window: int, norm: float, before: float) -> Headroom:
     """Updates the windows.
 
     Args:
-        room: The state so far.
+        headroom: The state so far.
         window: Number of the window.
         norm: Largest norm of this window among new rows.
         before: Largest norm of the previous window among new rows.
     """
-    if window == room.window:
-        return replace(room, norm=norm) if norm > room.norm else room
-    earlier = room.norm if window == room.window + 1 else 0.0
-    return replace(room, window=window, norm=norm, norm_before=max(before, earlier))
+    if window == headroom.window:
+        return replace(headroom, norm=norm) if norm > headroom.norm else headroom
+    earlier = headroom.norm if window == headroom.window + 1 else 0.0
+    return replace(headroom, window=window, norm=norm, norm_before=max(before, earlier))
 
 
-def _borne(room: Headroom, borne: float) -> Headroom:
-    capacity = min(FLOAT16_MAX, max(room.capacity, borne))
-    return room if capacity == room.capacity else replace(room, capacity=capacity)
+def _tolerated(headroom: Headroom, load: float) -> Headroom:
+    capacity = min(FLOAT16_MAX, max(headroom.capacity, load))
+    return headroom if capacity == headroom.capacity else replace(headroom, capacity=capacity)

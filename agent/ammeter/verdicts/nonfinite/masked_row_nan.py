@@ -6,72 +6,72 @@ import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.nonfinite import origin_event as born
+from ammeter.verdicts.nonfinite import origin_event
 from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
-OVERFLOWS = 22.0
+MAX_HALF_INPUT = 22.0
 """Largest input of a float16 attention whose NaN comes from a mask, not an overflow. A score is a sum over about 128
 products, and 128 x 22.6 x 22.6 is 65504. For a separate softmax the scores themselves were read: they contained no
 +Inf."""
 
-OWN = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
+SOFTMAX_MODULES = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
 """torch's modules that consist of a softmax only: their inputs are the scores, which were read."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
-    born: NonfiniteOrigin = NonfiniteOrigin()
+    origin: NonfiniteOrigin = NonfiniteOrigin()
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("origin.found"):
         if isinstance(part, Event) and not state.opened.active:
-            source = born.of_event(part)
-            if is_masked_row(source):
-                state = State(state.opened.at(source.first, part.step), source)
+            origin = origin_event.of_event(part)
+            if is_masked_row(origin):
+                state = State(state.opened.at(origin.first, part.step), origin)
     return state, changed(_conclude, before, state)
 
 
-def is_masked_row(source: NonfiniteOrigin) -> bool:
+def is_masked_row(origin: NonfiniteOrigin) -> bool:
     """Whether a softmax or an attention produced NaN and no Inf from valid inputs.
 
     Valid inputs are finite numbers, or the -Inf of a mask.
     """
-    if source.kind != "forward" or not source.nans or source.infs:
+    if origin.kind != "forward" or not origin.nans or origin.infs:
         return False
-    if source.type in OWN:
+    if origin.type in SOFTMAX_MODULES:
         return True
-    attends = any(word in (source.op + source.type).lower() for word in ("softmax", "attention", "dotproduct"))
-    return attends and (source.dtype != "float16" or 0 <= source.absmax < OVERFLOWS)
+    attends = any(word in (origin.op + origin.type).lower() for word in ("softmax", "attention", "dotproduct"))
+    return attends and (origin.dtype != "float16" or 0 <= origin.absmax < MAX_HALF_INPUT)
 
 
 def _conclude(state: State) -> Finding:
-    source = state.born
-    op = f" ({source.op})" if source.op else ""
-    sample = f" It shows first in sample {source.sample}, counted from 0." if source.sample >= 0 else ""
-    own = source.type in OWN
-    title = f"A fully masked row gives NaN at {source.place}"
-    tells = "" if own else " Its scores were not read by themselves: a row of the mask that is closed altogether tells."
+    origin = state.origin
+    op = f" ({origin.op})" if origin.op else ""
+    sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
+    certain = origin.type in SOFTMAX_MODULES
+    title = f"A fully masked row makes {origin.place} return NaN"
+    unread = "" if certain else " The scores themselves were not read; check the mask for such a row."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=title if own else f"NaN as of a fully masked row at {source.place}",
-        cause=f"{source.place}{op} was given no NaN and no +Inf and made {source.nans} NaN and no Inf: so does a"
-        " softmax over a row in which the mask leaves nothing, all its scores -Inf, which is exp(-Inf) divided by a"
-        f" sum of zero.{tells}{sample}",
-        fix=f"Before {source.place}, keep the mask boolean and open the rows that it closes altogether: with True"
-        " for kept out, masked = masked & ~masked.all(-1, keepdim=True); leave such rows out of the loss. Where"
-        " masks are added, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16.",
-        module=source.module or None,
+        title=title if certain else f"{origin.place} returns NaN, as for a fully masked row",
+        cause=f"{origin.place}{op} returned NaN from inputs without NaN and +Inf, as softmax does for a row whose"
+        f" scores are all masked with -Inf: it divides 0 by 0. It returned {origin.nans} NaN and no"
+        f" Inf.{unread}{sample}",
+        fix=f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True"
+        " excludes, masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If masks are"
+        " added to the scores, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16.",
+        module=origin.module or None,
         evidence={
-            "op": source.op or None,
-            "nans": source.nans,
-            "sample": source.sample if source.sample >= 0 else None,
-            "dtype": source.dtype or None,
-            "last_finite_absmax": source.absmax if source.absmax >= 0 else None,
+            "op": origin.op or None,
+            "nans": origin.nans,
+            "sample": origin.sample if origin.sample >= 0 else None,
+            "dtype": origin.dtype or None,
+            "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
         },
         **lifecycle_fields(state.opened),
     )
@@ -81,7 +81,7 @@ VERDICT = Verdict(
     id="masked-row-nan",
     severity="ticket",
     title="A fully masked row",
-    question="Does a softmax over a fully masked row make NaN?",
+    question="Does a softmax over a fully masked row return NaN?",
     columns=(),
     events=("origin.found",),
     state=State,

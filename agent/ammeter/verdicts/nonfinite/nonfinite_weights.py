@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -15,11 +16,11 @@ from ammeter.verdicts.framework.single_event import MAX_PATH_CHARS
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
-RECOVERED = 10
+RECOVERED_LOSSES = 10
 """Finite losses of applied steps in a row that close the verdict. A reading of finite weights must be among them: a NaN
 weight that is in use makes the loss NaN. The loss does not depend on moments, so a verdict about them stays open."""
 
-CHECKPOINTS = 3
+MAX_CHECKPOINTS = 3
 """Maximum number of stored paths, newest last. Weights are read at intervals, so the newest checkpoint may already
 contain NaN or Inf."""
 
@@ -56,7 +57,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Event):
-            state = _saved(state, part) if part.name == "checkpoint.saved" else _poisoned(state, part)
+            state = _saved(state, part) if part.name == "checkpoint.saved" else _nonfinite(state, part)
     return state, changed(_conclude, before, state)
 
 
@@ -82,11 +83,11 @@ def _finite(state: State, nonfinite: float, applied: bool) -> State:
         return replace(state, begun=-1, harmed=False, finite=0, clean=False)
     finite, clean = state.finite + applied, state.clean or nonfinite == 0
     state = replace(state, begun=-1, harmed=False, finite=finite, clean=clean)
-    over = finite >= RECOVERED and clean and not state.moment
+    over = finite >= RECOVERED_LOSSES and clean and not state.moment
     return replace(state, opened=state.opened.over()) if over else state
 
 
-def _poisoned(state: State, event: Event) -> State:
+def _nonfinite(state: State, event: Event) -> State:
     """Opens or extends the finding.
 
     Losses whose steps the scaler skipped did not change the weights, so the weights were bad before the first of them.
@@ -114,25 +115,25 @@ def _saved(state: State, event: Event) -> State:
     path, contents = event.data.get("path"), event.data.get("contents") or {}
     if not path or not contents.get("weights") or len(path) > MAX_PATH_CHARS:
         return state
-    kept = tuple(each for each in state.saved if each.path != path)
+    others = tuple(saved for saved in state.saved if saved.path != path)
     if state.opened.active:
-        return state if len(kept) == len(state.saved) else replace(state, saved=kept)
-    return replace(state, saved=(*kept, Saved(path, event.step))[-CHECKPOINTS:])
+        return state if len(others) == len(state.saved) else replace(state, saved=others)
+    return replace(state, saved=(*others, Saved(path, event.step))[-MAX_CHECKPOINTS:])
 
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
-    good = next((each for each in reversed(state.saved) if each.step < opened.first), None)
-    held = state.tensor or state.moment
-    subject = "Weights hold" if state.tensor else "The optimizer's state holds"
+    good = next((saved for saved in reversed(state.saved) if saved.step < opened.first), None)
+    tensor = state.tensor or state.moment
+    subject = "Weights contain" if state.tensor else "The optimizer's state contains"
     return Finding(
         verdict=VERDICT.id,
         severity="page",
         title=f"{subject} NaN or Inf, read at step {opened.step}",
         cause=_cause(state),
         fix=_fix(state, good),
-        tensor=held,
-        module=module_of(held if state.tensor else module_of(held)),
+        tensor=tensor,
+        module=module_of(tensor if state.tensor else module_of(tensor)),
         evidence={
             "nonfinite_weight": state.tensor or None,
             "nonfinite_moment": state.moment or None,
@@ -149,44 +150,48 @@ def _conclude(state: State) -> Finding:
 
 
 def _cause(state: State) -> str:
-    said = []
-    if state.tensor:
-        since = (
-            f" At step {state.last_finite} the weights that were read were finite." if state.last_finite >= 0 else ""
-        )
-        hold = "holds" if state.count == 1 else "hold"
-        named = state.tensor if state.count == 1 else f"{state.tensor} among them"
-        said.append(f"{wording.count(state.count, 'tensor')} of weights {hold} NaN or Inf, {named}.{since}")
-        if state.deduced >= 0:
-            said.append(
-                f"Losses are not finite from step {state.deduced} on and the scaler skipped each of them, so the"
-                f" weights were so after step {state.opened.first} at the latest."
-            )
-    if state.moment:
-        said.append(
-            f"The optimizer's state holds NaN or Inf in {wording.count(state.moments, 'tensor')}, {state.moment}."
-        )
-    after = (
-        "what meets a NaN becomes NaN, and so does the loss where the weight takes part"
+    sentences = [*_weight_sentences(state), *_moment_sentences(state)]
+    effect = (
+        "operations with NaN give NaN, and so does the loss if the weight is used"
         if state.tensor
-        else "an update made of it is NaN, too, or zero"
+        else "an update computed from it is NaN, too, or zero"
     )
-    return " ".join(said) + f" Training on does not mend that: {after}."
+    return f"{' '.join(sentences)} Further training does not repair this: {effect}."
+
+
+def _weight_sentences(state: State) -> Iterator[str]:
+    if not state.tensor:
+        return
+    contain = "weight tensor contains" if state.count == 1 else "weight tensors contain"
+    named = state.tensor if state.count == 1 else f"{state.tensor} among them"
+    yield f"{state.count} {contain} NaN or Inf, {named}."
+    if state.last_finite >= 0:
+        yield f"At step {state.last_finite} the weights that were read were finite."
+    if state.deduced >= 0:
+        yield (
+            f"The losses are non-finite from step {state.deduced} on and GradScaler skipped each of these steps, so the"
+            f" weights were non-finite after step {state.opened.first} at the latest."
+        )
+
+
+def _moment_sentences(state: State) -> Iterator[str]:
+    if state.moment:
+        tensors = wording.count(state.moments, "tensor")
+        yield f"The optimizer's state contains NaN or Inf in {tensors}, {state.moment}."
 
 
 def _fix(state: State, good: Saved | None) -> str:
-    first = state.opened.first
-    back = (
-        f"go back to {good.path}, saved at step {good.step}"
-        if good
-        else f"go back to {wording.earlier(first)}; none of those that were saved in this run is left"
-        if state.saved
-        else f"go back to {wording.earlier(first)}"
-    )
+    earlier = wording.earlier(state.opened.first)
+    if good:
+        checkpoint = f"{good.path}, saved at step {good.step}"
+    elif state.saved:
+        checkpoint = f"{earlier}; none of those that this run saved is left"
+    else:
+        checkpoint = earlier
     return (
-        f"Stop the run and {back}. Check its weights and optimizer state with torch.isfinite before you go on. Then"
-        f" look at what {_steps(state)} applied: a gradient that no scaler checked, an eps that is zero in the state's"
-        " dtype, a learning rate that overflows."
+        f"Stop the run and restore {checkpoint}. Check its weights and optimizer state with torch.isfinite before you"
+        f" continue. Then check {_steps(state)}: a gradient that no scaler checked, an eps that is zero in the state's"
+        " dtype, or a learning rate that overflows."
     )
 
 
@@ -196,14 +201,14 @@ def _steps(state: State) -> str:
     Without a finite reading they are all steps up to the latter.
     """
     first, last = state.last_finite, state.opened.first
-    return f"the steps from {first} to {last}" if 0 <= first < last else f"the steps up to {last}"
+    return f"the applied steps from {first} to {last}" if 0 <= first < last else f"the applied steps up to {last}"
 
 
 VERDICT = Verdict(
     id="nonfinite-weights",
     severity="page",
     title="Weights are not finite",
-    question="Do the weights or the optimizer's state hold NaN or Inf?",
+    question="Do the weights or the optimizer's state contain NaN or Inf?",
     columns=("loss", "loss_backward", "applied", "skipped", "weights_nonfinite"),
     events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
     state=State,

@@ -46,7 +46,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     def place(self) -> str:
         """Returns the module's path, or a description if there is no module."""
         if self.op == "loss":
-            return "the loss, behind the model"
+            return "the loss function, after the model"
         return self.module or "the model's own code"
 
     def words(self) -> str:
@@ -54,50 +54,51 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if self.kind == "input":
             return f" The first NaN or Inf was in {self.argument}{self._where()}."
         if self.kind == "weights":
-            holder = "a buffer of the model" if self.buffer else "in the weights themselves"
-            return f" The first NaN or Inf was in {self.tensor or self.place}, {holder}."
+            kind = "buffer of the model" if self.buffer else "weight"
+            return f" The first NaN or Inf was in {self.tensor or self.place}, a {kind}."
         if not self.kind:
             return ""
         if self.op == "loss" and self.kind == "forward":
             most = f", at most {self.absmax:.4g}" if self.absmax >= 0 else ""
             return (
-                f" All that the model gave is finite{most}: the NaN or Inf comes from the targets, which are not read,"
-                " or from the loss itself."
+                f" The model's outputs are finite{most}: the NaN or Inf comes from the targets, which are not read, or"
+                " from the loss function."
             )
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
         if self.kind == "forward" and self.absmax < 0:
-            return f" NaN or Inf came out of {self.place}{f' ({how})' if how else ''}; what went in was not read."
-        what = "numbers" if self.kind == "forward" else "gradients"
-        most = f" out of {what} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
-        return f" It was born in {self.kind} at {self.place}{f' ({how})' if how else ''}{most}."
+            return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
+        inputs = "inputs" if self.kind == "forward" else "gradients"
+        most = f", from {inputs} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
+        return f" It originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."
 
     @property
     def argument(self) -> str:
-        return f"the model's argument {self.input}" if self.input else "what went into the model"
+        return f"the model's argument {self.input}" if self.input else "an input of the model"
 
     def _where(self) -> str:
-        found = [f"{name} {at}" for name, at in (("micro-batch", self.micro_batch), ("sample", self.sample)) if at >= 0]
-        rest = f"; the rest of it is at most {self.absmax:.4g}" if self.absmax >= 0 else ""
-        return (f" ({', '.join(found)}, counted from 0)" if found else "") + rest
+        places = (("micro-batch", self.micro_batch), ("sample", self.sample))
+        known = [f"{name} {at}" for name, at in places if at >= 0]
+        others = f"; its finite values are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+        return (f" ({', '.join(known)}, counted from 0)" if known else "") + others
 
 
 def of_event(event: Event) -> NonfiniteOrigin:
     data = event.data
     return NonfiniteOrigin(
         step=event.step,
-        first=max(0, event.step - max(0, _whole(data, "since", 0))),
+        first=max(0, event.step - max(0, _integer(data, "since", 0))),
         kind=_text(data, "kind"),
         module=_text(data, "module"),
         tensor=_text(data, "tensor"),
         input=_text(data, "input"),
-        micro_batch=_whole(data, "micro_batch", -1),
-        sample=_whole(data, "sample", -1),
+        micro_batch=_integer(data, "micro_batch", -1),
+        sample=_integer(data, "sample", -1),
         type=_text(data, "class"),
         op=_text(data, "op"),
         dtype=_text(data, "dtype"),
         absmax=_size(data.get("absmax")),
-        nans=_whole(data, "nans", 0),
-        infs=_whole(data, "infs", 0),
+        nans=_integer(data, "nans", 0),
+        infs=_integer(data, "infs", 0),
         buffer=data.get("buffer") is True,
         read=data.get("confidence") != "frontier",
     )
@@ -108,7 +109,7 @@ def _text(data: dict[str, Any], name: str) -> str:
     return value[:MAX_NAME_CHARS] if isinstance(value, str) else ""
 
 
-def _whole(data: dict[str, Any], name: str, otherwise: int) -> int:
+def _integer(data: dict[str, Any], name: str, otherwise: int) -> int:
     value = data.get(name)
     return value if isinstance(value, int) else otherwise
 

@@ -24,7 +24,7 @@ def test_what_is_not_finite_and_left_wakes_a_person(left: float | str) -> None:
     finding = findings(told("skipped", left, 1024.0))["gradients-not-reset"]
     assert ("page", 8, 8) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:120" == finding.caller
-    assert "A step of SGD was skipped with NaN or Inf in its gradients, and they were not reset" in finding.cause
+    assert "Gradients with NaN or Inf were not reset after a step of SGD was skipped" in finding.cause
     assert "they are used again at loop/train.py:120" in finding.cause
     assert finding.fix.startswith("Call optimizer.zero_grad() once in every iteration, unconditionally")
     assert finding.evidence["left"] in ("Infinity", "NaN")
@@ -33,11 +33,13 @@ def test_what_is_not_finite_and_left_wakes_a_person(left: float | str) -> None:
 def test_what_is_finite_and_left_can_wait_and_is_weighed() -> None:
     finding = findings(told("applied", 0.25, None))["gradients-not-reset"]
     assert "ticket" == finding.severity
-    assert "What a step of SGD that was applied left in the gradients, up to 0.25 in those that were" in finding.cause
-    assert "An update repeats what was left of the gradients before it." in finding.cause
+    assert "Gradients were not reset after a step of SGD was applied" in finding.cause
+    assert (
+        "The largest remaining value that was read is 0.25. Each update repeats the remaining earlier" in finding.cause
+    )
     finding = findings(told("applied", 0.25, 1024.0))["gradients-not-reset"]
     assert "1 part in 1024" in finding.cause
-    assert "the first NaN or Inf that a skipped step leaves there will stay" in finding.cause
+    assert "NaN or Inf that a skipped step leaves there will stay" in finding.cause
 
 
 def test_zeros_that_are_left_are_a_reset() -> None:

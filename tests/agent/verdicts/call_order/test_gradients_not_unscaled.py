@@ -21,9 +21,9 @@ def test_it_opens_at_once_and_names_the_line() -> None:
     finding = findings(told())["gradients-not-unscaled"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:120" == finding.caller
-    assert "SGD.step() at loop/train.py:120 was called directly, past the scaler" in finding.cause
+    assert "SGD.step() at loop/train.py:120 was called directly instead of through scaler.step()" in finding.cause
     assert "still multiplied by the scale of 65536 (2^16)" in finding.cause
-    assert finding.fix.startswith("Call scaler.step(optimizer) in place of SGD.step() at loop/train.py:120")
+    assert finding.fix.startswith("Call scaler.step(optimizer) instead of SGD.step() at loop/train.py:120")
     assert "a checkpoint from before step 6" in finding.fix
 
 

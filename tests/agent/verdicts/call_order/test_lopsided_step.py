@@ -31,7 +31,7 @@ def lopsided(*steps: int, since: int = 0) -> Stream:
 def test_three_more_in_a_hundred_steps_each_are_a_finding_with_names_and_numbers() -> None:
     finding = findings(lopsided(100, 150, 200, 250))["lopsided-step"]
     assert ("ticket", 100, 250) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "it happened 3 times in 150 steps (2.0 %)" in finding.cause
+    assert "This happened 3 times in 150 steps (2.0 %)" in finding.cause
     assert (
         "at step 250 AdamW of head.weight was skipped at a scale of 65536 (2^16) and AdamW of embed.weight stepped"
         in (finding.cause)
@@ -53,7 +53,7 @@ def test_one_episode_is_none() -> None:
 def test_what_was_rare_at_first_is_counted_from_where_it_became_frequent() -> None:
     finding = findings(lopsided(100, 600, 1100, 1600, *range(1620, 1720, 20)))["lopsided-step"]
     assert (1600, 1680) == (finding.first_step, finding.opened_step)
-    assert "it happened 4 times in 80 steps (5.0 %)" in finding.cause
+    assert "This happened 4 times in 80 steps (5.0 %)" in finding.cause
 
 
 def test_what_came_before_the_first_event_does_not_count() -> None:

@@ -20,25 +20,23 @@ def test_it_opens_at_once_and_names_the_line() -> None:
     finding = findings(told())["loss-not-scaled"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:120" == finding.caller
-    assert (
-        "backward() at loop/train.py:120 was called on a loss that did not come out of scaler.scale()" in finding.cause
-    )
-    assert "SGD steps through the scaler, which divides the gradients by the scale of 65536 (2^16)" in finding.cause
+    assert "backward() at loop/train.py:120 was called on a loss that did not come from scaler.scale()" in finding.cause
+    assert "SGD goes through the scaler, which divides the gradients by the loss scale of 65536 (2^16)" in finding.cause
     assert finding.fix.startswith("Call scaler.scale(loss).backward() at loop/train.py:120. ")
 
 
 def test_a_part_that_is_not_scaled_is_told_apart_from_the_whole() -> None:
     finding = findings(told(scaled_too=True))["loss-not-scaled"]
     assert "A part of the loss is not scaled" == finding.title
-    assert "something of which a part did not come out of scaler.scale()" in finding.cause
-    assert "divides the gradients of that part by the scale of 65536 (2^16)" in finding.cause
-    assert "Add up all parts of the loss first" in finding.fix
+    assert "a loss of which a part did not come from scaler.scale()" in finding.cause
+    assert "divides the gradients of that part by the loss scale of 65536 (2^16)" in finding.cause
+    assert "Add up all parts of the loss and call" in finding.fix
 
 
 def test_a_scaler_that_refuses_is_said_to_end_the_run() -> None:
     finding = findings(told(scale=None))["loss-not-scaled"]
     assert "before any scaler.scale()" in finding.cause
-    assert "refuses that with an AssertionError, and the run ends there" in finding.cause
+    assert "raises an AssertionError, which ends the run unless the program catches it" in finding.cause
 
 
 def test_another_mistake_is_none_of_its_business() -> None:
@@ -72,4 +70,4 @@ def test_a_program_that_throws_away_what_scale_returns_is_found_by_its_line(tmp_
         findings_of = seen.findings()
         assert (set() if scaled else {"loss-not-scaled"}) == set(findings_of)
     assert (findings_of["loss-not-scaled"].caller or "").endswith(line_of(train, ".backward()"))
-    assert "by the scale of 1024 (2^10)" in findings_of["loss-not-scaled"].cause
+    assert "by the loss scale of 1024 (2^10)" in findings_of["loss-not-scaled"].cause

@@ -20,22 +20,22 @@ def test_what_is_added_after_unscaling_is_told_with_its_line_and_its_weight() ->
     finding = findings(told())["mixed-scale-gradients"]
     assert ("ticket", 6, 8) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:120" == finding.caller
-    assert "After scaler.unscale_() of SGD, backward() at loop/train.py:120 added gradients" in finding.cause
-    assert "multiplied by the scale of 65536 (2^16)" in finding.cause
-    assert "what was unscaled counts for 1 part in 65536" in finding.cause
-    assert "once per step, behind its last backward(), which is the one at loop/train.py:120" in finding.fix
+    assert "backward() at loop/train.py:120 ran after scaler.unscale_() of SGD and added gradients" in finding.cause
+    assert "multiplied by the loss scale of 65536 (2^16)" in finding.cause
+    assert "In the sum the unscaled gradients count 1 part in 65536." in finding.cause
+    assert "once per step, after its last backward(), the one at loop/train.py:120" in finding.fix
 
 
 def test_an_update_before_the_step_is_told_with_the_factor_it_makes() -> None:
     finding = findings(told("update", scale=8192.0, scale_before=1024.0))["mixed-scale-gradients"]
-    assert "scaler.update() at loop/train.py:120 came between a backward() and the step of SGD" in finding.cause
+    assert "scaler.update() at loop/train.py:120 was called between a backward() and the step of SGD" in finding.cause
     assert "multiplied by 1024 (2^10) and are divided by 8192 (2^13), so they count 0.125-fold" in finding.cause
-    assert "Take scaler.update() at loop/train.py:120 out of the accumulation" in finding.fix
+    assert "Move scaler.update() at loop/train.py:120 out of the accumulation" in finding.fix
 
 
 def test_a_scale_that_has_not_changed_yet_is_said_to_do_no_harm_yet() -> None:
     finding = findings(told("update", scale_before=65536.0))["mixed-scale-gradients"]
-    assert "The scale was 65536 (2^16) before and after it, so nothing is wrong yet" in finding.cause
+    assert "So far nothing is wrong: the scale was 65536 (2^16) before and after it." in finding.cause
 
 
 def test_it_is_told_once() -> None:

@@ -42,8 +42,8 @@ def test_the_sixteenth_needless_move_opens_it() -> None:
 
 def test_its_words_have_the_counts_the_line_and_the_condition() -> None:
     finding = found(skipping(20))
-    assert "LambdaLR moved on at loop/train.py:50 after each step of AdamW of embed.weight" in finding.cause
-    assert "16 of its 36 moves, 44 %, stand for steps that were skipped" in finding.cause
+    assert "LambdaLR advances at loop/train.py:50 also after skipped steps of AdamW of embed.weight" in finding.cause
+    assert "16 of its 36 moves, 44 %, belong to skipped steps." in finding.cause
     assert "the scheduler.step() at loop/train.py:50 only if scaler.get_scale() >= before" in finding.fix
     assert {"moves_for_skipped_steps": 16, "moves": 36, "share": 0.4444, "last_skipped_step": 35} == finding.evidence
 
@@ -125,6 +125,6 @@ def test_a_real_schedule_is_found_unless_it_waits_for_the_step(gated: bool, tmp_
     assert (not gated) == ("scheduler-ahead" in found)
     if not gated:
         finding = found["scheduler-ahead"]
-        assert "StepLR moved on" in finding.cause
+        assert "StepLR advances" in finding.cause
         assert "16 of its 26 moves" in finding.cause
         assert (finding.caller or "").endswith(line_of(train, "schedule.step"))

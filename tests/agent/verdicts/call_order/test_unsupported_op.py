@@ -27,17 +27,17 @@ def test_it_opens_at_once_and_names_operator_module_line_and_dtypes() -> None:
     finding = found(raised())
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert ("blocks.2.fc", "model.py:12") == (finding.module, finding.caller)
-    assert "An operator does not take float16 with float32" == finding.title
+    assert "An operator does not support float16 with float32" == finding.title
     assert finding.cause.startswith("An operator in blocks.2.fc at model.py:12, where linear is called, raised in the")
-    assert "forward pass because it was given float16 and float32 together" in finding.cause
+    assert "forward pass because its inputs were float16 and float32 together" in finding.cause
     assert "expected m1 and m2 to have the same dtype" in finding.cause
-    assert "Cast what goes into it at model.py:12 to one dtype" in finding.fix
+    assert "Cast the inputs of the operator at model.py:12 to one dtype" in finding.fix
 
 
 def test_an_operator_without_a_kernel_for_the_dtype_is_to_run_in_float32() -> None:
     finding = found(raised(op="linalg_inv_ex", dtypes=["float16"]))
-    assert "given float16, for which it has no kernel" in finding.cause
-    assert "Run it at model.py:12 in float32" in finding.fix
+    assert "its inputs were float16, for which it has no kernel" in finding.cause
+    assert "Run the operator at model.py:12 in float32" in finding.fix
 
 
 def test_an_error_in_backward_is_mended_in_the_custom_function() -> None:
@@ -50,7 +50,9 @@ def test_an_error_in_backward_is_mended_in_the_custom_function() -> None:
 @pytest.mark.parametrize("op", ["", "forward"])
 def test_an_operator_that_is_not_known_has_no_name(op: str) -> None:
     finding = found(raised(op=op, message="", module="", caller=""))
-    assert "An operator raised in the forward pass because it was given float16 and float32 together." == finding.cause
+    assert (
+        "An operator raised in the forward pass because its inputs were float16 and float32 together." == finding.cause
+    )
 
 
 def test_a_run_that_another_exception_ended_is_none_of_its_business() -> None:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ammeter.verdicts.dynamics.gradient_spike import VERDICT, State
+from ammeter.verdicts.dynamics.gradient_spike import VERDICT
+from ammeter.verdicts.dynamics.spike_episode import State
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.columns import ABSENT, View
 from ammeter.wire.frames import Schema
@@ -185,10 +186,10 @@ def test_its_words_have_the_step_the_norms_the_tensor_and_a_limit() -> None:
         stream.good(norm=50.0, loss=9.0, stats={"grad.norm": [1, 1, 1, 49, 1, 1]})
     finding = found(stream)
     assert ("ticket", 80, 82) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "The gradient norm jumps to 100 times what it was" == finding.title
-    assert "At step 80 the norm of the gradients left the 0.5 it had been around and reached 50" in finding.cause
-    assert "most of it in blocks.1.fc.weight" in finding.cause
-    assert "The loss was 9 there and 2 before." in finding.cause
+    assert "The gradient norm jumps to 100 times its usual value" == finding.title
+    assert "At step 80 the norm of the gradients jumped from about 0.5 to as much as 50" in finding.cause
+    assert "Most of it is in blocks.1.fc.weight." in finding.cause
+    assert "The loss was 9 there, 2 before." in finding.cause
     assert "clip_grad_norm_(model.parameters(), 1)" in finding.fix
     assert ("blocks.1.fc.weight", "blocks.1.fc") == (finding.tensor, finding.module)
 
@@ -196,7 +197,7 @@ def test_its_words_have_the_step_the_norms_the_tensor_and_a_limit() -> None:
 def test_where_the_program_clips_no_limit_is_asked_for() -> None:
     stream = stepped(np.full(80, 0.5), clip_max=1.0)
     fix = found(stream.good(norm=50.0, clip_max=1.0).good(norm=60.0).good(norm=70.0)).fix
-    assert "Your clip at 1 bounds the size of the step, not its direction." in fix
+    assert "The present clip at 1 limits the size of the step, not its direction." in fix
     assert "clip_grad_norm_" not in fix
 
 
@@ -205,7 +206,7 @@ def test_a_fall_has_words_of_its_own() -> None:
     for _ in range(12):
         stream.good(norm=0.0)
     finding = found(stream)
-    assert "From step 80 on the norm of the gradients was" in finding.cause
+    assert "From step 80 on the norm of the gradients is" in finding.cause
     assert "while the loss was 2" in finding.cause
     assert "detach()" in finding.fix
     assert finding.tensor is None
@@ -224,7 +225,7 @@ def test_what_is_looked_into_later_changes_no_word_of_it() -> None:
     for norm in (9999.0, *[1.0] * 20):
         stream.good(norm=norm)
     assert before == found(stream)
-    assert "in 5 steps that were read" in before.cause
+    assert "in 5 readings" in before.cause
 
 
 def test_what_lasts_is_the_runs_own_level_in_the_end() -> None:

@@ -22,8 +22,8 @@ def test_it_opens_with_the_census_that_shows_it() -> None:
     finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The optimizer's state is bfloat16" == finding.title
-    assert "75 % of the optimizer's state, 1500 of 2000 numbers, is in half precision." in finding.cause
-    assert "less than its half step of 0.002 to 0.004 and stands still" in finding.cause
+    assert "The optimizer's state is in half precision (75 %, 1500 of 2000 numbers)" in finding.cause
+    assert "less than the rounding limit of 0.002 to 0.004, so it does not change" in finding.cause
     assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
 
 
@@ -33,7 +33,7 @@ def test_in_float16_the_range_is_the_reason() -> None:
 
 def test_where_the_weights_are_half_too_the_state_follows_them() -> None:
     fix = found(census(warm(3), {"bfloat16": 9}, weights="bfloat16")).fix
-    assert "Keep the weights that the optimizer steps in float32" in fix
+    assert "Keep the trained weights in float32" in fix
 
 
 def test_a_small_part_keeps_it_silent() -> None:

@@ -59,10 +59,10 @@ def test_three_readings_with_less_end_it() -> None:
 def test_its_words_for_weights_say_what_the_dtype_can_hold() -> None:
     finding = found(frozen(30))
     assert "90 % of the updates of the weights are rounded away" == finding.title
-    assert "in bfloat16 a change of less than 1/512 of a number is rounded away" in finding.cause
+    assert "in bfloat16 a change of less than 1/512 of a number has no effect" in finding.cause
     assert "the weights hardly follow their gradients." in finding.cause
     assert (
-        "Keep the weights in float32 (model.float()) and let torch.autocast(device, dtype=torch.bfloat16)"
+        "Keep the weights in float32 (model.float()) and use torch.autocast(device, dtype=torch.bfloat16)"
         in finding.fix
     )
     assert finding.evidence["copy"] is None
@@ -71,7 +71,7 @@ def test_its_words_for_weights_say_what_the_dtype_can_hold() -> None:
 def test_its_words_for_a_copy_name_it() -> None:
     finding = found(frozen(30, share=0.98, tensors=AVERAGED))
     assert "98 % of the updates of the copy ema are rounded away" == finding.title
-    assert "it hardly follows the weights." in finding.cause
+    assert "the copy hardly follows the weights." in finding.cause
     assert "Keep ema in float32" in finding.fix
     assert ("ema", "ema.embed.weight") == (finding.evidence["copy"], finding.tensor)
 

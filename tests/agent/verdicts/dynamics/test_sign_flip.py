@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ammeter.recording import budget as schedule
-from ammeter.verdicts.dynamics.sign_flip import AGAINST, BEFORE, ENOUGH, SURE
+from ammeter.verdicts.dynamics.sign_flip import FLIP_COSINE, MIN_READINGS, MIN_SUM, REFERENCE_READINGS
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
 from tests.agent.streams import Stream, findings
@@ -31,30 +31,30 @@ def found(stream: Stream) -> Finding:
     return findings(stream)["sign-flip"]
 
 
-WELL = [0.3] * BEFORE
+WELL = [0.3] * REFERENCE_READINGS
 
 
 def test_the_thirty_second_reading_opens_it_at_the_step_of_the_first() -> None:
-    assert {} == findings(turning([*WELL, *[-0.5] * (ENOUGH - 1)]))
-    finding = found(turning([*WELL, *[-0.5] * ENOUGH]))
-    expected = ("ticket", 2 * BEFORE, 2 * (BEFORE + ENOUGH - 1))
+    assert {} == findings(turning([*WELL, *[-0.5] * (MIN_READINGS - 1)]))
+    finding = found(turning([*WELL, *[-0.5] * MIN_READINGS]))
+    expected = ("ticket", 2 * REFERENCE_READINGS, 2 * (REFERENCE_READINGS + MIN_READINGS - 1))
     assert expected == (finding.severity, finding.first_step, finding.opened_step)
 
 
 def test_readings_that_scatter_may_agree_now_and_then() -> None:
     finding = found(turning([*WELL, *[-0.8, -0.7, 0.1, -0.6] * 12]))
     assert pytest.approx(-0.5, abs=0.05) == finding.evidence["cosine"]
-    assert 2 * BEFORE == finding.first_step
+    assert 2 * REFERENCE_READINGS == finding.first_step
 
 
 def test_what_points_back_less_than_half_as_much_as_steps_that_take_each_other_back_is_noise() -> None:
-    assert {} == findings(turning([*WELL, *[-AGAINST + 0.01] * 200]))
+    assert {} == findings(turning([*WELL, *[-FLIP_COSINE + 0.01] * 200]))
     assert {} == findings(turning([*WELL, *[-0.9, 0.4] * 100]))
 
 
 def test_it_waits_until_the_sum_of_what_lies_beyond_that_is_sure() -> None:
-    weak = -AGAINST - 0.1
-    almost = int(SURE / 0.1) - 1
+    weak = -FLIP_COSINE - 0.1
+    almost = int(MIN_SUM / 0.1) - 1
     assert {} == findings(turning([*WELL, *[weak] * almost]))
     assert "sign-flip" in findings(turning([*WELL, *[weak] * (almost + 3)]))
 
@@ -65,35 +65,38 @@ def test_a_run_that_went_back_and_forth_all_along_is_silent() -> None:
 
 
 def test_too_few_readings_before_say_nothing_of_how_it_was() -> None:
-    assert {} == findings(turning([0.3] * (BEFORE - 1) + [-0.5] * 100))
+    assert {} == findings(turning([0.3] * (REFERENCE_READINGS - 1) + [-0.5] * 100))
 
 
 def test_a_loss_that_still_falls_keeps_it_silent_until_it_does_no_more() -> None:
-    falling = [5 - step / 50 for step in range(BEFORE + ENOUGH)]
-    cosines = [*WELL, *[-0.5] * ENOUGH]
+    falling = [5 - step / 50 for step in range(REFERENCE_READINGS + MIN_READINGS)]
+    cosines = [*WELL, *[-0.5] * MIN_READINGS]
     assert {} == findings(turning(cosines, falling))
     stands = turning([*cosines, *[-0.5] * 70], [*falling, *[3.7] * 70])
     assert " The loss was 3.7 before and is 3.7." in found(stands).cause
-    assert 2 * (BEFORE + ENOUGH - 1) + 4 * ENOUGH == found(stands).opened_step
+    assert 2 * (REFERENCE_READINGS + MIN_READINGS - 1) + 4 * MIN_READINGS == found(stands).opened_step
 
 
 def test_a_loss_that_falls_by_less_than_its_noise_does_not_fall() -> None:
-    noisy = [3.0 - step / 1000 + (0.4, -0.3, 0.2, -0.5)[step % 4] for step in range(BEFORE + ENOUGH)]
-    assert "sign-flip" in findings(turning([*WELL, *[-0.5] * ENOUGH], noisy))
+    noisy = [3.0 - step / 1000 + (0.4, -0.3, 0.2, -0.5)[step % 4] for step in range(REFERENCE_READINGS + MIN_READINGS)]
+    assert "sign-flip" in findings(turning([*WELL, *[-0.5] * MIN_READINGS], noisy))
 
 
 def test_readings_that_do_not_point_back_use_up_what_spoke_for_it_and_end_it() -> None:
-    flips = [*WELL, *[-0.5] * ENOUGH]
-    some = int(SURE / (AGAINST + 0.1))
+    flips = [*WELL, *[-0.5] * MIN_READINGS]
+    some = int(MIN_SUM / (FLIP_COSINE + 0.1))
     assert found(turning([*flips, *[0.1] * some])).active
     assert not found(turning([*flips, *[0.1] * (some + 1)])).active
 
 
 def test_its_words_name_the_tensor_the_cosines_and_what_to_try() -> None:
-    finding = found(turning([*WELL, *[-0.5] * ENOUGH]))
-    assert "The gradients turn round from step to step" == finding.title
-    assert "most of all in blocks.0.fc.weight: their cosine is -0.50 on average where it was 0.30" in finding.cause
-    assert "Look at what changed at step 64: the learning rate" in finding.fix
+    finding = found(turning([*WELL, *[-0.5] * MIN_READINGS]))
+    assert "Gradients reverse from step to step" == finding.title
+    assert (
+        "is -0.50 on average and was 0.30 earlier (1 is the same direction, -1 the opposite); blocks.0.fc.weight"
+        in finding.cause
+    )
+    assert "Check the changes at step 64: the learning rate" in finding.fix
     assert "run blocks.0.fc in float32" in finding.fix
     assert "blocks.0.fc.weight" == finding.tensor
 

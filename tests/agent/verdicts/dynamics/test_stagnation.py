@@ -10,7 +10,7 @@ import torch
 
 from ammeter.recording import budget as schedule
 from ammeter.verdicts.causality import explain
-from ammeter.verdicts.dynamics.stagnation import LOSSES, STEPS
+from ammeter.verdicts.dynamics.stagnation import MEDIAN_LOSSES, MIN_STEPS
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
 from tests.agent.streams import Stream, findings
@@ -29,13 +29,13 @@ def found(stream: Stream) -> Finding:
 
 
 def test_two_hundred_applied_steps_open_it_at_the_end_of_the_beginning() -> None:
-    assert {} == findings(still(STEPS - 1))
-    finding = found(still(STEPS))
-    assert ("ticket", LOSSES - 1, STEPS - 1) == (finding.severity, finding.first_step, finding.opened_step)
+    assert {} == findings(still(MIN_STEPS - 1))
+    finding = found(still(MIN_STEPS))
+    assert ("ticket", MEDIAN_LOSSES - 1, MIN_STEPS - 1) == (finding.severity, finding.first_step, finding.opened_step)
 
 
 def test_steps_that_were_skipped_do_not_count() -> None:
-    assert {} == findings(still(STEPS, applied=0))
+    assert {} == findings(still(MIN_STEPS, applied=0))
 
 
 def test_weights_that_move_keep_it_silent() -> None:
@@ -84,13 +84,13 @@ def test_three_readings_that_move_the_weights_end_it() -> None:
 
 def test_its_words_tell_a_small_rate_from_small_gradients() -> None:
     finding = found(still(300))
-    assert "Neither the loss nor the weights move" == finding.title
+    assert "Neither the loss nor the weights change" == finding.title
     assert "After 200 applied steps the loss is 4.8; it began at 4.8." in finding.cause
-    assert "A step moves the weights by 1e-07 of their norm" in finding.cause
-    assert "the gradients have a norm of 1." in finding.cause
-    assert "The gradients are there, so look at the learning rate first" in finding.fix
+    assert "a step changes them by 1e-07 of their norm" in finding.cause
+    assert "The gradients have a norm of 1." in finding.cause
+    assert "Check the learning rate: print" in finding.fix
     assert "About 10,000 times as much would be usual." in finding.fix
-    assert "The gradients are too small." in found(still(300, norm=1e-5)).fix
+    assert "Find out why the gradients are so small" in found(still(300, norm=1e-5)).fix
 
 
 def test_it_is_what_came_of_a_clip_before_unscaling() -> None:

@@ -28,9 +28,9 @@ def test_the_eighth_skip_within_200_steps_opens_it() -> None:
 def test_it_gives_the_scale_that_the_gradients_bear_and_how_the_scaler_is_set() -> None:
     finding = found(sawtooth(good=5, times=12))
     assert "12 of 72 steps since step 30 were skipped" in finding.cause
-    assert "it grows 2-fold after every 5 good steps" in finding.cause
-    assert "At 8192 (2^13) 0 of 60 steps were skipped, so the gradients bear about that." in finding.cause
-    assert "GradScaler(init_scale=2.0**13, growth_interval=2000), that is a first scale of 8192" in finding.fix
+    assert "The loss scale grows 2-fold after every 5 applied steps" in finding.cause
+    assert "At 8192 (2^13) 0 of 60 steps were skipped, so the gradients tolerate about that scale." in finding.cause
+    assert "GradScaler(init_scale=2.0**13, growth_interval=2000): it starts at 8192" in finding.fix
     assert "2.0 bits below 65504" in finding.fix
     assert 5 == finding.evidence["growth_interval"]
     assert 8192 == finding.evidence["bearable_scale"]
@@ -40,7 +40,7 @@ def test_a_growth_factor_that_is_too_large_is_put_right_too() -> None:
     stream = warm(30, scale=8192.0)
     for _ in range(10):
         stream.bad(32768, last=2, inf=True).bad(16384, last=1, inf=True).good(8192, growth_tracker=0)
-    assert "it grows 4-fold after every good step" in found(stream).cause
+    assert "The loss scale grows 4-fold after every applied step" in found(stream).cause
     assert "growth_factor=2.0" in found(stream).fix
 
 
@@ -49,7 +49,7 @@ def test_a_fixed_scale_that_is_too_high_is_a_storm() -> None:
     for _ in range(12):
         stream.bad(65536, last=2, inf=True).good(65536).good(65536)
     assert "12 of" in found(stream).cause
-    assert "65536 (2^16): nothing lowers it after a skip" in found(stream).cause
+    assert "The loss scale does not fall after a skipped step" in found(stream).cause
     assert "At each scale that was tried more than one step in ten was skipped." in found(stream).cause
 
 

@@ -20,13 +20,13 @@ def test_it_opens_at_once_and_names_the_line_and_the_scale() -> None:
     finding = findings(scaled())["pointless-scaler"]
     assert ("ticket", 0, 0) == (finding.severity, finding.first_step, finding.opened_step)
     assert "multiplies the loss by 65536 (2^16) at loop/train.py:31" in finding.cause
-    assert "bfloat16, which has the range of float32" in finding.cause
-    assert "loss.backward() for scaler.scale(loss).backward() at loop/train.py:31" in finding.fix
+    assert "autocast uses bfloat16, which has the range of float32" in finding.cause
+    assert "replace scaler.scale(loss).backward() at loop/train.py:31 by loss.backward()" in finding.fix
     assert "enabled=dtype == torch.float16" in finding.fix
 
 
 def test_a_scale_that_is_not_known_yet_is_left_out() -> None:
-    assert "multiplies the loss at loop/train.py:31, but" in findings(scaled(None))["pointless-scaler"].cause
+    assert "multiplies the loss at loop/train.py:31, although" in findings(scaled(None))["pointless-scaler"].cause
 
 
 def test_bfloat16_without_a_scaler_and_float16_with_one_are_fine() -> None:

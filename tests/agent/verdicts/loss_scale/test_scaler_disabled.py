@@ -22,14 +22,16 @@ def test_a_scaler_for_another_device_is_named_with_both_devices() -> None:
     finding = findings(disabled())["scaler-disabled"]
     assert ("ticket", 0, 0) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:31" == finding.caller
-    assert "at loop/train.py:31 is disabled: it was made for cuda, while" in (finding.cause)
+    assert "used at loop/train.py:31 is disabled, because it was created for cuda, while" in (finding.cause)
     assert "while the forward pass runs in float16 autocast on cpu" in finding.cause
     assert "torch.amp.GradScaler('cpu')" in finding.fix
     assert {"scaler_device": "cuda", "float16_on": ["cpu"]} == finding.evidence
 
 
 def test_a_scaler_for_the_same_device_was_switched_off_by_hand() -> None:
-    assert "is disabled: it was made with enabled=False" in findings(disabled("cpu"))["scaler-disabled"].cause
+    assert (
+        "is disabled, because it was created with enabled=False" in findings(disabled("cpu"))["scaler-disabled"].cause
+    )
 
 
 def test_what_is_lost_without_a_scale_is_listed_inside() -> None:

@@ -33,7 +33,7 @@ def test_it_opens_at_once_with_the_line_the_steps_and_the_scale() -> None:
     finding = found(resumed(Stream().autocast()))
     assert ("ticket", 0, 0) == (finding.severity, finding.first_step, finding.opened_step)
     assert (
-        "AdamW was resumed with 400 steps behind it (at loop/train.py:12), but its GradScaler starts anew at 65536"
+        "resumed after 400 steps (at loop/train.py:12), but its GradScaler starts with an initial scale of 65536"
         in (finding.cause)
     )
     assert "its state was not loaded" in finding.cause
@@ -47,13 +47,13 @@ def test_an_optimizer_that_does_not_count_is_said_without_steps() -> None:
 
 def test_a_checkpoint_without_a_scaler_is_named() -> None:
     finding = found(resumed(restored(Stream().autocast())))
-    assert "run/last.pt holds the optimizer's state and no scaler's" in finding.cause
+    assert "run/last.pt contains the optimizer's state and no scaler's" in finding.cause
     assert "Save 'scaler'" in finding.fix
 
 
 def test_a_checkpoint_whose_scaler_was_left_in_it_is_named() -> None:
     finding = found(resumed(restored(restored(Stream(), "run/amp.pt", scaler=True, optimizer=False))))
-    assert "run/amp.pt holds the state of a scaler, which was read and not loaded" in finding.cause
+    assert "run/amp.pt contains a scaler's state, which was read from the file and not loaded" in finding.cause
     assert "Save" not in finding.fix
     assert "run/amp.pt" == finding.evidence["scaler_state_in"]
 
@@ -103,7 +103,7 @@ def test_a_real_resume_is_found_with_what_its_checkpoint_holds(kept: str, tmp_pa
     found = seen.findings()
     assert ([] if kept == "loaded" else ["scaler-not-restored"]) == list(found)
     for finding in found.values():
-        assert "Adam was resumed with 5 steps behind it" in finding.cause
-        assert ("which was read and not loaded" if kept == "kept" else "and no scaler's") in finding.cause
+        assert "Adam was resumed after 5 steps" in finding.cause
+        assert ("which was read from the file and not loaded" if kept == "kept" else "and no scaler's") in finding.cause
         here = test_a_real_resume_is_found_with_what_its_checkpoint_holds
         assert (finding.caller or "").endswith(line_of(here, "        optimizer.load_state_dict(saved"))

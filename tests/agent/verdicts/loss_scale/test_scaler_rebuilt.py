@@ -23,16 +23,16 @@ def test_it_opens_at_once_with_the_line_and_both_scales() -> None:
     finding = findings(rebuilt())["scaler-rebuilt"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert (
-        "At step 6 another GradScaler steps AdamW at loop/train.py:31, from its first scale of 65536 (2^16), where"
+        "At step 6 another GradScaler steps AdamW at loop/train.py:31, with an initial scale of 65536 (2^16), whereas"
         in (finding.cause)
     )
-    assert "the last one had come to 1024 (2^10)" in finding.cause
+    assert "the previous one had reached 1024 (2^10)" in finding.cause
     assert "about 6 steps are skipped" in finding.cause
     assert "new.load_state_dict(old.state_dict())" in finding.fix
 
 
 def test_a_scale_that_falls_back_costs_small_gradients() -> None:
-    assert "for 4 growth intervals small gradients, which the last scale kept, may become zero" in (
+    assert "for 4 growth intervals small gradients that the previous scale preserved may become zero" in (
         findings(rebuilt(65536.0, 2.0**20))["scaler-rebuilt"].cause
     )
 
@@ -78,7 +78,7 @@ def test_a_real_scaler_for_each_epoch_is_found_and_one_for_all_is_not(tmp_path: 
         for finding in found.values():
             assert 5 == finding.first_step
             assert (finding.caller or "").endswith(line_of(train, "scaler.step"))
-            assert "scale of 64 (2^6), where the last one had come to 256 (2^8)" in finding.cause
+            assert "scale of 64 (2^6), whereas the previous one had reached 256 (2^8)" in finding.cause
 
 
 def epoch() -> Any:

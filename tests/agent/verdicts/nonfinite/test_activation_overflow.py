@@ -38,8 +38,8 @@ def test_the_module_is_named_with_what_went_in() -> None:
         finding.opened_step,
         finding.module,
     )
-    assert "blocks.1.fc passes the largest float16" == finding.title
-    assert "was given finite numbers of at most 812 and made 4 Inf in float16" in finding.cause
+    assert "The output of blocks.1.fc exceeds the largest float16" == finding.title
+    assert "4 of its values are Inf although its inputs are finite, at most 812." in finding.cause
     assert "a clamp below the 812 seen." in finding.fix
     assert "dtype=torch.bfloat16" in finding.fix
 
@@ -66,8 +66,8 @@ def test_what_is_no_overflow_keeps_it_silent(data: dict[str, Any]) -> None:
 def test_a_peak_at_half_of_the_range_is_told_before_it_happens() -> None:
     assert {} == peak(0.49)
     finding = peak(0.5)["activation-overflow"]
-    assert "head comes near the largest float16" == finding.title
-    assert "What head gives reaches 32752 in float16, 50 % of the largest number, 65504." in finding.cause
+    assert "The output of head comes close to the largest float16" == finding.title
+    assert "The output of head reaches 32752 in float16, 50 % of the largest value, 65504." in finding.cause
     assert finding.evidence["infs"] is None
 
 

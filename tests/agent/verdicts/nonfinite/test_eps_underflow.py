@@ -22,15 +22,18 @@ def test_an_optimizer_is_named_with_its_line_and_what_to_set() -> None:
     finding = told(where="AdamW", eps=1e-8, dtype="float16", caller="loop/train.py:88")
     assert ("ticket", 4, "loop/train.py:88") == (finding.severity, finding.first_step, finding.caller)
     assert "The eps of AdamW is zero in float16" == finding.title
-    assert "AdamW (loop/train.py:88) adds an eps of 1e-08 in float16, whose smallest number is 6e-08" in finding.cause
-    assert "divided 0 by 0 and becomes NaN, with finite gradients and no skip" in finding.cause
-    assert "give the optimizer eps=0.0001" in finding.fix
+    assert (
+        "The eps of AdamW (loop/train.py:88), 1e-08, becomes zero in float16, whose smallest number is 6e-08"
+        in finding.cause
+    )
+    assert "is 0/0, so the weight becomes NaN, although all gradients are finite" in finding.cause
+    assert "set eps=0.0001 in the optimizer" in finding.fix
     assert finding.module is None
 
 
 def test_a_norm_is_named_by_its_path() -> None:
     finding = told(where="blocks.1.norm", eps=1e-12, dtype="float16", bad=0.75)
-    assert "an input without variance becomes NaN there; tried, 75 % of what it gave was NaN." in finding.cause
+    assert "An input without variance becomes NaN: in a test, 75 % of the outputs were NaN." in finding.cause
     assert "Keep blocks.1.norm in float32" in finding.fix
     assert "blocks.1.norm" == finding.module
 

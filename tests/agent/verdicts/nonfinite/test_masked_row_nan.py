@@ -30,9 +30,9 @@ def test_a_softmax_that_makes_nan_is_named_with_the_sample() -> None:
         finding.opened_step,
         finding.module,
     )
-    assert "A fully masked row gives NaN at layer.softmax" == finding.title
-    assert "layer.softmax (SoftmaxBackward0) was given no NaN and no +Inf and made 64 NaN and no Inf" in finding.cause
-    assert "It shows first in sample 2, counted from 0." in finding.cause
+    assert "A fully masked row makes layer.softmax return NaN" == finding.title
+    assert "layer.softmax (SoftmaxBackward0) returned NaN from inputs without NaN and +Inf" in finding.cause
+    assert "It returned 64 NaN and no Inf. Sample 2, counted from 0, is the first with NaN." in finding.cause
     assert "masked = masked & ~masked.all(-1, keepdim=True)" in finding.fix
 
 

@@ -26,14 +26,17 @@ def test_it_opens_at_once() -> None:
 def test_one_batch_that_the_scaler_skipped_can_wait_and_two_cannot() -> None:
     once = warm().bad(65536, last=5, loss=math.nan)
     assert "ticket" == found(once).severity
-    assert "The scaler skipped it, so no weight was changed; buffers" in found(once).cause
+    assert "GradScaler skipped the step, so no weight was changed; buffers" in found(once).cause
     assert "page" == found(once.bad(32768, last=5, loss=math.nan)).severity
 
 
 def test_an_applied_step_with_broken_gradients_poisons_the_weights() -> None:
     finding = found(warm(scale=None).bad(last=5, loss=math.nan))
-    assert "The step was applied with gradients that are not finite. The weights were not seen" in finding.cause
-    assert "No scaler is in use that would have skipped it." in finding.cause
+    assert (
+        "The step was applied with non-finite gradients. No reading has found NaN or Inf in the weights since."
+        in finding.cause
+    )
+    assert "No GradScaler is in use that would have skipped it." in finding.cause
     assert "All 6 gradients that were read are non-finite, so they do not show the origin." in finding.cause
     assert "restore a checkpoint from before step 40" in finding.fix
     assert finding.evidence["weights_at_risk"]
@@ -45,15 +48,18 @@ def test_an_applied_step_with_finite_gradients_does_not() -> None:
     assert "The step was applied; the gradients that were read there were finite." in finding.cause
     assert "Stop the run" not in finding.fix
     wasted = found(warm().good(65536, loss=math.inf, norm=0.0))
-    assert "were finite and zero, so nothing was learnt from it." in wasted.cause
-    assert "Stop the run: it wastes its steps." in wasted.fix
+    assert "were finite and zero, so such a step does not learn from the loss." in wasted.cause
+    assert "Stop the run: steps with zero gradients are wasted." in wasted.fix
     assert not finding.evidence["weights_at_risk"]
     assert "Infinity" == finding.evidence["loss"]
 
 
 def test_where_the_gradients_were_not_read_it_says_so() -> None:
     finding = found(warm(scale=None).step(loss=math.nan, applied=1, skipped=0))
-    assert "applied and its gradients were not read. The weights were not seen to hold NaN" in finding.cause
+    assert (
+        "applied and its gradients were not read. No reading has found NaN or Inf in the weights since."
+        in finding.cause
+    )
 
 
 def test_a_loss_that_was_not_measured_is_no_nan() -> None:
@@ -78,9 +84,11 @@ def test_an_argument_that_was_not_finite_is_named_with_its_micro_batch_and_sampl
     finding = found(stream.event("origin.found", **told, nans=2, infs=0, dtype="float32", confidence="inputs", since=0))
     assert (
         "The first NaN or Inf was in the model's argument batch['image'] (micro-batch 1, sample 3, counted from 0);"
-        " the rest of it is at most 7.5." in finding.cause
+        " its finite values are at most 7.5." in finding.cause
     )
-    assert "Look at the data of step 20: the model's argument batch['image'], sample 3, is not finite." in finding.fix
+    assert (
+        "Check the data of step 20: the model's argument batch['image'], sample 3, contains NaN or Inf." in finding.fix
+    )
     assert ("input", 1, 7.5) == tuple(
         finding.evidence[name] for name in ("born_in", "micro_batch", "last_finite_absmax")
     )
@@ -92,11 +100,11 @@ def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
     told = {"kind": "forward", "module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "dtype": "float16"}
     finding = found(stream.event("origin.found", **told, direction="forward", absmax=812.0, nans=0, infs=4, since=1))
     assert (
-        "It was born in forward at blocks.1.fc (AddmmBackward0, float16) out of numbers of at most 812."
+        "It originated in the forward pass of blocks.1.fc (AddmmBackward0, float16), from inputs of at most 812."
         in finding.cause
     )
     assert "so no weight was changed" in finding.cause
-    assert "Look at blocks.1.fc: an overflow above 65504" in finding.fix
+    assert "Check blocks.1.fc for an overflow above 65504" in finding.fix
     assert "blocks.1.fc" == finding.module
 
 
@@ -104,8 +112,8 @@ def test_a_loss_that_is_born_behind_the_model_is_told_as_such() -> None:
     stream = warm(20).good(65536, loss=math.nan)
     told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward", "absmax": 3.25}
     finding = found(stream.event("origin.found", **told, confidence="hooks", since=0))
-    assert "All that the model gave is finite, at most 3.25: the NaN or Inf comes from the targets" in finding.cause
-    assert "a mean over nothing" in finding.fix
+    assert "The model's outputs are finite, at most 3.25: the NaN or Inf comes from the targets" in finding.cause
+    assert "a mean over no targets" in finding.fix
 
 
 def test_weights_that_were_not_finite_before_are_not_called_unharmed() -> None:
@@ -120,7 +128,7 @@ def test_weights_that_were_not_finite_before_are_not_called_unharmed() -> None:
     ):
         finding = found(warm(20).bad(65536, last=5, loss=math.nan).event(event, **data))
         assert "no weight was changed" not in finding.cause
-        assert "The weights hold NaN or Inf themselves, blocks.0.fc.weight among them" in finding.cause
+        assert "The weights contained NaN or Inf before, blocks.0.fc.weight among them" in finding.cause
         assert "restore a checkpoint from before step 20" in finding.fix
         assert "batch of" not in finding.fix
         assert ("page", True) == (finding.severity, finding.evidence["weights_at_risk"])
@@ -132,8 +140,8 @@ def test_weights_that_the_step_itself_poisoned_are_no_cause_of_it() -> None:
     stream.event("weights.nonfinite", tensors=["embed.weight"], count=6, elements=9, last_finite=39)
     told = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "op": "EmbeddingBackward0", "since": 1}
     finding = found(stream.event("origin.found", **told))
-    assert "and the weights are poisoned: embed.weight holds NaN or Inf." in finding.cause
-    assert "themselves" not in finding.cause
+    assert "since then the weights contain NaN or Inf, embed.weight among them." in finding.cause
+    assert "contained NaN or Inf before" not in finding.cause
 
 
 class Picture(torch.nn.Module):
@@ -165,11 +173,11 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
     finding = seen.findings()["nonfinite-loss"]
     assert 5 == finding.first_step
     assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
-    assert "The scaler skipped it, so no weight was changed; buffers" in finding.cause
+    assert "GradScaler skipped the step, so no weight was changed; buffers" in finding.cause
 
 
 def test_a_loss_function_that_makes_the_nan_is_told_with_what_loss_functions_do() -> None:
     stream = born(warm(40).good(65536, loss=float("nan")), module="", op="NllLossBackward0", absmax=0.0, since=0)
     finding = findings(stream)["nonfinite-loss"]
-    assert "It was born in forward at the model's own code (NllLossBackward0, float16)." in finding.cause
-    assert "a mean over nothing (all targets ignored)" in finding.fix
+    assert "It originated in the forward pass of the model's own code (NllLossBackward0, float16)." in finding.cause
+    assert "a mean over no targets (all ignored)" in finding.fix

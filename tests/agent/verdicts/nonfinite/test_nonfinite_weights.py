@@ -28,10 +28,10 @@ def first_cause(stream: Stream) -> str:
 def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:
     finding = found(poisoned(warm(40), "blocks.0.fc.weight", "head.weight", last_finite=37))
     assert ("page", 39, 39) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "Weights hold NaN or Inf, read at step 39" == finding.title
-    assert "2 tensors of weights hold NaN or Inf, blocks.0.fc.weight among them. At step 37" in finding.cause
+    assert "Weights contain NaN or Inf, read at step 39" == finding.title
+    assert "2 weight tensors contain NaN or Inf, blocks.0.fc.weight among them. At step 37" in finding.cause
     assert ("blocks.0.fc.weight", "blocks.0.fc") == (finding.tensor, finding.module)
-    assert "go back to a checkpoint from before step 39." in finding.fix
+    assert "restore a checkpoint from before step 39." in finding.fix
 
 
 def test_losses_that_the_scaler_skipped_began_behind_the_weights() -> None:
@@ -60,8 +60,7 @@ def test_it_names_the_newest_checkpoint_from_before() -> None:
     stream = saved(saved(warm(20), "/runs/a.pt").good(65536), "/runs/b.pt").good(65536).good(65536)
     finding = found(saved(poisoned(stream, "embed.weight"), "/runs/c.pt"))
     assert (
-        "go back to /runs/b.pt, saved at step 20. Check its weights and optimizer state with torch.isfinite"
-        in finding.fix
+        "restore /runs/b.pt, saved at step 20. Check its weights and optimizer state with torch.isfinite" in finding.fix
     )
     assert ("/runs/b.pt", 20) == (finding.evidence["checkpoint"], finding.evidence["checkpoint_step"])
 
@@ -71,7 +70,7 @@ def test_a_checkpoint_that_was_written_over_is_not_named() -> None:
     assert "/runs/last.pt" == found(stream).evidence["checkpoint"]
     finding = found(saved(stream.good(65536), "/runs/last.pt"))
     assert finding.evidence["checkpoint"] is None
-    assert "go back to a checkpoint from before step 21." in finding.fix
+    assert "restore a checkpoint from before step 21." in finding.fix
 
 
 def test_a_file_without_weights_is_no_checkpoint_to_go_back_to() -> None:
@@ -81,8 +80,8 @@ def test_a_file_without_weights_is_no_checkpoint_to_go_back_to() -> None:
 
 def test_moments_alone_are_told_as_such() -> None:
     finding = found(warm(40).event("moments.nonfinite", **MOMENTS))
-    assert "The optimizer's state holds NaN or Inf, read at step 39" == finding.title
-    assert "holds NaN or Inf in 1 tensor, head.weight.exp_avg_sq." in finding.cause
+    assert "The optimizer's state contains NaN or Inf, read at step 39" == finding.title
+    assert "contains NaN or Inf in 1 tensor, head.weight.exp_avg_sq." in finding.cause
     assert "head" == finding.module
 
 
@@ -133,6 +132,5 @@ def test_a_real_run_whose_weight_turns_nan_is_told_to_go_back(scaled: bool, tmp_
 
 def test_before_its_first_step_a_run_has_no_checkpoint_to_go_back_to() -> None:
     stream = poisoned(warm(1), "embed.weight", last_finite=None).good(65536)
-    assert (
-        "Stop the run and go back to the state that this run started from." in findings(stream)["nonfinite-weights"].fix
-    )
+    fix = findings(stream)["nonfinite-weights"].fix
+    assert "Stop the run and restore the state that this run started from." in fix

@@ -1,0 +1,93 @@
+"""The state of nonfinite-gradient, and the episode of bad steps that its finding is about."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.gradient_frontier import Origin
+from ammeter.verdicts.framework.lifecycle import Lifecycle
+from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS
+from ammeter.verdicts.nonfinite.headroom import Headroom
+from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
+
+OFTEN_SKIPS, WITHIN_STEPS = 3, 10
+"""Bad steps within so many steps that raise the severity to `page`. Two in a row do so too. It does not matter whether
+they were skipped."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Lifecycle = Lifecycle()
+    headroom: Headroom = Headroom()
+    begun: int = -1
+    series: int = 0
+    proven: int = 0
+    """`begun`: first skipped step in a row. `series`: number of them. `proven`: those at a scale that had worked."""
+    waiting: int = -1
+    """A bad step located in one tensor, or with an Inf despite headroom. It becomes a finding if the run recovers;
+    otherwise scale-collapse reports it."""
+    nan_overflows: bool = False
+    """Whether NaN without Inf is no evidence against an overflow in this run. That is so if a scale that was too high
+    gave such NaN, or if update() is called between two optimizers, because the Inf may be in gradients of the second
+    one."""
+    scale: float = math.nan
+    recent: tuple[int, ...] = ()
+    bad: int = 0
+    applied: int = 0
+    page: bool = False
+    finite: int = 0
+    headroom_bits: float = 0.0
+    frontier: Origin = Origin()
+    lowest: float = math.inf
+    """Lowest scale of a failed step, in the present row of skips or the episode."""
+    after: float = math.nan
+    """Scale at which the next step was applied."""
+    loss_unread: bool = False
+    """`loss_unread`: a bad step's loss was not measured. `step_unknown`: the agent did not see if the optimizer
+    stepped."""
+    step_unknown: bool = False
+    scaled: bool = False
+    """Whether a scaler was in use in a bad step that was applied nevertheless."""
+    parted: int = 0
+    """Bad steps that the scaler skipped for one optimizer and not for another."""
+    weight: str = ""
+    """A weight with NaN or Inf that was read after a bad step was applied."""
+    origin: NonfiniteOrigin = NonfiniteOrigin()
+    """The module whose backward pass turned finite gradients into NaN or Inf, from hooks."""
+
+
+def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, reached: int | None = None) -> State:
+    """Opens or extends the finding.
+
+    Args:
+        state: The state so far.
+        step: The bad step.
+        frontier: Its frontier of non-finite gradients.
+        unprotected: Whether the step was applied.
+        reached: The later step at which the finding became certain, if there is one.
+    """
+    fresh = not state.opened.active
+    recent = (() if fresh else state.recent) + (step,)
+    recent = tuple(bad for bad in recent if step - bad < WITHIN_STEPS)[-OFTEN_SKIPS:]
+    often = (
+        len(recent) >= OFTEN_SKIPS
+        or (len(recent) > 1 and recent[-2] == step - 1)
+        or state.series >= MAX_ACCIDENTAL_SKIPS
+    )
+    opened = state.opened.at(state.begun if state.series else step, step)
+    if fresh:
+        state = replace(state, after=math.nan, weight="", origin=NonfiniteOrigin(), scaled=False)
+        if not state.series:
+            state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
+    return replace(
+        state,
+        opened=replace(opened, step=reached) if fresh and reached is not None else opened,
+        recent=recent,
+        bad=max(1, state.series) if fresh else state.bad + 1,
+        applied=int(unprotected) if fresh else state.applied + unprotected,
+        page=unprotected or often or (state.page and not fresh),
+        finite=0,
+        frontier=frontier if fresh or not state.frontier.count else state.frontier,
+    )

@@ -1,0 +1,94 @@
+"""Title, cause and fix of a nonfinite-gradient finding."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.scale_limits import MIN_USEFUL_SCALE
+from ammeter.verdicts.nonfinite.gradient_episode import State
+
+
+def title(state: State) -> str:
+    where = f" at {state.frontier.module}" if state.frontier.module else ""
+    return f"Non-finite gradients{where}{'' if state.loss_unread else ' with a finite loss'}"
+
+
+def cause(state: State) -> str:
+    loss = "; the loss was not read" if state.loss_unread else " although the loss was finite"
+    return (
+        f"{_steps(state)} the gradients contained NaN or Inf{loss}."
+        f"{state.frontier.words()}{_place(state)}{_effect(state)}"
+    )
+
+
+def fix(state: State) -> str:
+    place = state.origin if state.origin.kind else state.frontier
+    where = f"{place.module} and the operations directly after it" if place.module else "the loss and the last layers"
+    check = (
+        f"Check the backward pass of {where}: a square root, norm or division of a value that can be zero (add an eps"
+        " inside), log, exp, or a custom autograd.Function. Clamp its input, or run it in float32 with"
+        " torch.autocast(..., enabled=False)."
+    )
+    before = wording.earlier(state.opened.first)
+    if state.applied and state.weight:
+        return f"Stop the run and restore {before}. {check}"
+    if state.applied:
+        return f"Check the weights with torch.isfinite; if one is not finite, restore {before}. {check}"
+    return check
+
+
+def _steps(state: State) -> str:
+    if state.bad == 1:
+        return f"At step {state.opened.last}"
+    return f"In {state.bad} steps from {state.opened.first} to {state.opened.last}"
+
+
+def _place(state: State) -> str:
+    """Describes the origin by hooks, else by the gradients."""
+    if state.origin.kind and not state.loss_unread:
+        return (
+            f" Hooks read finite gradients at the input of {state.origin.module}'s backward pass and NaN or Inf at its"
+            " output: they originated in the backward pass there."
+        )
+    if state.frontier.handed_on:
+        return f" That points to the backward pass of {state.frontier.module}."
+    return ""
+
+
+def _effect(state: State) -> str:
+    if state.applied:
+        return _applied(state)
+    if not state.scale > 0:
+        if state.step_unknown:
+            return " Whether the optimizer stepped is unknown."
+        return " The optimizer did not step, so no weight was changed."
+    skipped = "that step" if state.bad == 1 else "those steps"
+    if state.parted:
+        return f"{_overflow(state)} GradScaler skipped {skipped} for one optimizer, and another one stepped."
+    return f"{_overflow(state)} GradScaler skipped {skipped}, so no weight was changed."
+
+
+def _applied(state: State) -> str:
+    were, them = ("was", "it") if state.applied == 1 else ("were", "them")
+    scaler = "" if state.scaled else f" without a GradScaler that would have skipped {them}"
+    steps = f" {wording.count(state.applied, 'such step')} {were} applied{scaler}"
+    if state.weight:
+        return f"{steps}, and the weights contain NaN or Inf since then, {state.weight} among them."
+    return f"{steps}; no reading has found NaN or Inf in the weights since."
+
+
+def _overflow(state: State) -> str:
+    """Describes the evidence against an overflow, and the missing evidence."""
+    if state.lowest <= MIN_USEFUL_SCALE:
+        return f" It is not an overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}."
+    bits = round(state.headroom_bits)
+    known = [f"the scale of {wording.scale(state.scale)} had worked"]
+    if state.headroom_bits >= 1:
+        known.append(f"usual gradients left {wording.count(bits, 'bit')} of headroom there (a factor of {2**bits})")
+    if not state.frontier.inf:
+        known.append("none of the gradients is Inf")
+    many = f" The last of these steps had a scale of {wording.scale(state.lowest)}." if state.bad > 1 else ""
+    sample = f"one sample with gradients {2**bits} times the usual ones" if state.headroom_bits >= 1 else "one sample"
+    return (
+        f"{many} An overflow is unlikely, because {wording.several(known)}, but {sample} would cause it: run the same"
+        " batch with GradScaler(init_scale=1) to decide."
+    )

@@ -28,7 +28,7 @@ def test_every_verdict_has_a_runbook_that_is_printed(verdict: str, capsys: Outpu
 
 def test_a_link_to_another_runbook_is_the_command_that_prints_it(capsys: Output) -> None:
     assert 0 == main(["runbook", "scale-collapse"])
-    assert "see nonfinite-loss (`ammeter runbook nonfinite-loss`)" in capsys.readouterr().out
+    assert "see nonfinite-loss (`ammeter runbook nonfinite-loss`)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_a_name_the_names_are_listed(capsys: Output) -> None:

@@ -89,6 +89,6 @@ def _overflow(state: State) -> str:
     many = f" The last of these steps had a scale of {wording.scale(state.lowest)}." if state.bad > 1 else ""
     sample = f"one sample with gradients {2**bits} times the usual ones" if state.headroom_bits >= 1 else "one sample"
     return (
-        f"{many} An overflow is unlikely, because {wording.several(known)}, but {sample} would cause it: run the same"
+        f"{many} An overflow is unlikely, because {wording.listed(known)}, but {sample} would cause it: run the same"
         " batch with GradScaler(init_scale=1) to decide."
     )

@@ -90,8 +90,8 @@ def watch(
 
     if disabled():
         return Run()
-    for make_way in auto_watchers:
-        make_way()
+    for end_auto_watching in auto_watchers:
+        end_auto_watching()
     from ammeter.watching import setup
 
     return setup.watch(

@@ -48,8 +48,8 @@ class Ammeter(Peer):
         self._run.close()
         if faults:
             raise RuntimeError(f"probes of Ammeter failed: {faults}; see its warning above")
-        full, requested = governor.full.taken, max(1, governor.full.taken + governor.full.refused)
-        read = {"norms": (full + governor.norms.taken) / requested, "statistics": full / requested}
+        full, requested = governor.full.allowed, max(1, governor.full.allowed + governor.full.refused)
+        read = {"norms": (full + governor.norms.allowed) / requested, "statistics": full / requested}
         return {**read, **own_cost(self._folder)}
 
 

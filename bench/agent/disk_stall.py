@@ -31,7 +31,7 @@ from rich.console import Console
 
 import ammeter
 from ammeter.journal import Journal
-from ammeter.watching import setup
+from ammeter.watching import delivery
 from ammeter.wire.frames import Steps
 from bench.common.paths import RESULTS, ROOT
 from bench.common.tables import Row, markdown_table, terminal_table
@@ -129,7 +129,7 @@ def _checkpoint(place: Path, gigabytes: float) -> Iterator[Callable[[], bool]]:
 
 
 def _rows_only(place: Path, is_writing: Callable[[], bool]) -> TimesByMode:
-    hot = setup.HOT_FOLDER / f"ammeter-stall-{os.getpid()}"
+    hot = delivery.TMPFS_FOLDER / f"ammeter-stall-{os.getpid()}"
     journals = {
         MODES[1]: Journal(place / "rows-on-disk"),
         MODES[2]: Journal(place / "rows-on-tmpfs", hot=hot, hot_bytes=2**30, segment_bytes=2**29),
@@ -170,14 +170,14 @@ class Training:
         self._count = 0
         self._times = Times()
         self._runs = {}
-        tmpfs = setup.HOT_FOLDER
+        tmpfs = delivery.TMPFS_FOLDER
         for mode, hot in zip(MODES[1:], (place / "none", tmpfs), strict=True):
-            setup.HOT_FOLDER = hot
+            delivery.TMPFS_FOLDER = hot
             self._runs[mode] = run = ammeter.watch(self._model, self._optimizer, dir=place / mode.replace(" ", "-"))
             assert run._session is not None, "nothing to measure: AMMETER_DISABLE is set"
             self._time_appends(run._session.journal)
             run._session.unsubscribe()
-        setup.HOT_FOLDER = tmpfs
+        delivery.TMPFS_FOLDER = tmpfs
 
     def run(self, goes_on: Callable[[], bool]) -> TimesByMode:
         found = {mode: Times() for mode in MODES}

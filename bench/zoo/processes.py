@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from ammeter.watching import setup
+from ammeter.watching import delivery
 
 TRAINING_SECONDS = 60.0
 """Time limit of a training; the longest take four seconds."""
@@ -91,7 +91,7 @@ def _alone(work: Callable[[], object], folder: Path, environment: dict[str, str]
     for name in [name for name in os.environ if name.startswith("AMMETER_")]:
         del os.environ[name]
     os.environ |= {"AMMETER_DIR": str(folder / "journal"), **environment}
-    setup.HOT_FOLDER = folder / "no-tmpfs"
+    delivery.TMPFS_FOLDER = folder / "no-tmpfs"
     log = (folder / f"output{os.environ.get('RANK', '').removeprefix('0')}").open("w", buffering=1)  # until it ends
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

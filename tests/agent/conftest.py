@@ -9,4 +9,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_tmpfs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", tmp_path / "no-tmpfs")
+    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", tmp_path / "no-tmpfs")

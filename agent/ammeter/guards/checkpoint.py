@@ -81,7 +81,7 @@ class Checkpoint:
         self._random_states: dict[str, Any] | None = None
         self._reported_obstacle = ""
         self._folder = self.dir or runner.session.journal.folder.parent / "checkpoints"
-        self._writes = runner.session._hello.rank == 0 and bool(self.every_steps or self.every_minutes)
+        self._writes = runner.session.hello.rank == 0 and bool(self.every_steps or self.every_minutes)
         self._restore_process = RestoreProcess(self._after_restore) if self.restore else None
 
     def receive_frames(self, frames: Sequence[Frame], last: bool = False) -> None:
@@ -193,7 +193,7 @@ class Checkpoint:
             "optimizers": [optimizer.state_dict() for optimizer in watched.optimizers],
             "scalers": [scaler.state_dict() for scaler in watched.scalers],
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
-            "run": session._hello.run,
+            "run": session.hello.run,
         }
 
     def _emit(self, action: str, reason: str, before: str | None, after: str | None) -> None:

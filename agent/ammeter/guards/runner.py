@@ -14,7 +14,8 @@ import torch
 
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
+from ammeter.torch_hooks.compiled_code import uncompiled
 from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.wire.frames import Event, Frame
 
@@ -104,15 +105,15 @@ class GuardRunner:
         self._receive_frames = self._methods("receive_frames")
         guard = self.session.guard("guards", any_thread=False)
         self._call_guards_safely = guard(self._call_guards)
-        watched, at_boundary = self.session.watched, patch.uncompiled(self._at_boundary)
+        watched, at_boundary = self.session.watched, uncompiled(self._at_boundary)
         kinds = watched.scaler_kinds
         handles = [
             *patch.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update)),
             *patch.methods(kinds, "update", after=at_boundary),
-            patch.stepped(guard(self._after_step)),
-            self.session.forward.subscribe(trains=patch.uncompiled(self._before_forward), evaluates=at_boundary),
+            optimizer_steps.after(guard(self._after_step)),
+            self.session.forward.subscribe(trains=uncompiled(self._before_forward), evaluates=at_boundary),
             patch.backward(before=at_boundary),
-            patch.stepping(at_boundary),
+            optimizer_steps.before(at_boundary),
             *patch.methods(watched.optimizer_kinds, "zero_grad", before=at_boundary),
         ]
         if self._before_scales:
@@ -136,7 +137,7 @@ class GuardRunner:
                 try:
                     guard.receive_frames(frames, last=True)
                 except Exception as error:  # noqa: BLE001 - like session.guard, which is inactive by now
-                    self.session._fault_in(_fault_name(guard), error)
+                    self.session.record_fault(_fault_name(guard), error)
 
     @property
     def step(self) -> int:
@@ -146,10 +147,10 @@ class GuardRunner:
     @property
     def alone(self) -> bool:
         """Whether this is the only rank. Values sampled by time differ between ranks."""
-        return self.session._hello.world_size == 1
+        return self.session.hello.world_size == 1
 
     def is_off(self, guard: Any) -> bool:
-        return self.session._off or _fault_name(guard) in self.session.faults
+        return self.session.off or _fault_name(guard) in self.session.faults
 
     def emit(self, guard: Any, action: str, reason: str, **data: Any) -> None:
         """Records the action of a guard at once, because the run may end after it."""
@@ -243,7 +244,7 @@ class GuardRunner:
         For other calls it only compares a few values. No caller catches exceptions here, so the error that ends the run
         reaches the program.
         """
-        if get_ident() != self.session.thread or self.session._off:
+        if get_ident() != self.session.thread or self.session.off:
             return
         if self._journal.has_frames or self._step != self.session.row.step:
             self._call_guards_safely()

@@ -15,7 +15,7 @@ import torch
 
 from ammeter.guards.runner import known, known_scale
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks.targets import gradients
+from ammeter.torch_hooks.gradients import gradients
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.verdicts.loss_scale import overflow_storm
 

@@ -85,7 +85,7 @@ class Stop:
 
         scale = known_scale(scaler)
         if scale is not None and scale <= MAX_UNINVERTIBLE_SCALE:
-            self._runner.session.leave_fast_path()
+            self._runner.session.fast_path.leave()
 
     def receive_frames(self, frames: Sequence[Frame], last: bool = False) -> None:
         runner = self._runner

@@ -22,7 +22,7 @@ class Autocast:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         context = torch.amp.autocast_mode.autocast
-        return self._session.while_awake([patch.method(context, "__enter__", after=guard(self._after_enter))])
+        return self._session.fast_path.pauses([patch.method(context, "__enter__", after=guard(self._after_enter))])
 
     def _after_enter(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         context = args[0]

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.recording.losses import Caught
+from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
 from ammeter.torch_hooks import call_site, loss_graph, patch
 from ammeter.torch_hooks.closures import version
-from ammeter.torch_hooks.loss_graph import look
+from ammeter.torch_hooks.loss_graph import summands
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 State = tuple[int, int] | None
@@ -34,37 +33,26 @@ class Loss:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         hooks = torch.autograd.graph.saved_tensors_hooks
-        hooks_seen = (
+        handles = (
             []
-            if loss_graph.SAVED_TELL_HOOKS
-            else [patch.method(hooks, "__enter__", before=guard(loss_graph.hooks_seen))]
+            if loss_graph.SAVED_TENSORS_EXPOSE_HOOKS
+            else [patch.method(hooks, "__enter__", before=guard(loss_graph.mark_saved_hooks))]
         )
-        return hooks_seen + self._session.while_awake(
+        return handles + self._session.fast_path.pauses(
             [
                 *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
                 patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
             ]
         )
 
-    def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
-        if fast_step.losses:
-            for caught in fast_step.losses:
-                for value in caught.values:
-                    row.later("loss", value)
-            row.raw["losses"] = [*row.raw.get("losses", ()), *fast_step.losses]
-        if fast_step.backwards:
-            row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + fast_step.backwards
-        if fast_step.scaled:
-            row.raw["scaled"] = True
-
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
-            watched, hooks_seen = self._session.watched, row.stepped | row.skipped
+            watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
-                id(optimizer) not in hooks_seen for optimizer in watched.optimizers
+                id(optimizer) not in attempted for optimizer in watched.optimizers
             )
-            row.scalars |= self._session.losses(caught, row.raw.get("attempts", ()), in_turn=in_turn)
+            row.scalars |= self._session.losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
             row.loss = sum([loss.number() for loss in caught])
         if backwards:
             row.scalars["micro_batches"] = backwards
@@ -113,13 +101,13 @@ class Loss:
         """
         closure = self._session.closure
         roots = _as_sequence(outputs)
-        if not all(_is_number(root) for root in roots) or (closure.optimizer is not None and closure.again):
+        if not all(_is_number(root) for root in roots) or (closure.optimizer is not None and closure.reevaluated):
             return
         values = [async_copy.of(root) for root in roots]
         for value in values:
             row.later("loss", value)
-        parts = tuple(part for root in roots for part in look(root)) if len(roots) > 1 else look(roots[0])
-        caught = Caught(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
+        parts = tuple(part for root in roots for part in summands(root)) if len(roots) > 1 else summands(roots[0])
+        caught = BackwardLoss(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
         row.raw.setdefault("losses", []).append(caught)
         for constant in [constant for part in parts for constant in part.transfers()]:
             row.wait_for(constant)

@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from ammeter.recording.budget import Bucket
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import FastStep
+    from ammeter.recording.fast_path import FastStep
     from ammeter.recording.row import Row
 
 MEMORY_NS = 10**9
@@ -51,7 +51,7 @@ class Resources:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self.previous = None  # the time between detach and attach belongs to no step
-        return self._session.while_awake([self._session.forward.subscribe(trains=guard(self._forward))])
+        return self._session.fast_path.pauses([self._session.forward.subscribe(trains=guard(self._forward))])
 
     def close(self, row: Row) -> None:
         """Records the step time and the overhead at the step boundary."""
@@ -62,7 +62,7 @@ class Resources:
         self.previous = now
         row.scalars["overhead_seconds"] = overhead
 
-    def counted(self, fast_step: FastStep) -> tuple[float, float]:
+    def usual_counts(self, fast_step: FastStep) -> tuple[float, float]:
         """Estimates (samples, tokens) of a step on the fast path from its backward passes.
 
         0 stands for unknown, and for samples that the program logs itself.

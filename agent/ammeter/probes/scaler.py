@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ammeter.recording.scaler_updates import Update, is_positive, skipped_in
 from ammeter.tensors import async_copy
 from ammeter.torch_hooks import patch
-from ammeter.torch_hooks.targets import Held
+from ammeter.torch_hooks.weak_id_set import WeakIdSet
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import FastStep
     from ammeter.recording.row import Row
 
 
@@ -22,7 +21,7 @@ class Scaler:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._consecutive = 0
-        self._seen: Held[Any] = Held(())
+        self._seen: WeakIdSet[Any] = WeakIdSet(())
         self._numbers: dict[int, int] = {}
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -30,22 +29,13 @@ class Scaler:
             self._number(scaler)
         kinds = self._session.watched.scaler_kinds
         return [
-            *self._session.while_awake(
+            *self._session.fast_path.pauses(
                 patch.methods(kinds, "update", before=guard(self._before_update), after=guard(self._after_update))
             ),
             *patch.methods(kinds, "load_state_dict", after=guard(self._after_load)),
         ]
 
-    def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
-        """Records a step on the fast path, where one scaler has known numbers."""
-        if fast_step.scale is not None and not is_open:
-            number = async_copy.number
-            found = {optimizer: [number(0.0)] for optimizer in row.stepped}
-            update = Update(0, number(fast_step.scale), number(fast_step.growth_tracker or 0.0), found)
-            update.after = update.scale if fast_step.after is None else number(fast_step.after)
-            row.raw["updates"] = [update]
-
-    def skip_steps(self, first: int, count: int) -> None:
+    def count_fast_steps(self, first: int, count: int) -> None:
         self._consecutive = 0
 
     def finish(self, row: Row) -> None:

@@ -49,9 +49,10 @@ class User:
 
     def _record(self, values: dict[str, Any]) -> None:
         transfers = {name: _transfer(value) for name, value in values.items()}
-        columns = self._session.columns([name for name, transfer in transfers.items() if transfer], MAX_NAMES)
-        session, row = self._session, self._session.loggable()
-        session.resting.logs(transfers, early=session.working and not (session.row.stepped or session.row.skipped))
+        columns = self._session.columns.add([name for name, transfer in transfers.items() if transfer], MAX_NAMES)
+        session, row = self._session, self._session.rows.loggable()
+        is_early = session.working and not (session.row.stepped or session.row.skipped)
+        session.fast_path.learn_logged(transfers, is_early=is_early)
         late: dict[str, float] = {}
         for name, each in transfers.items():
             if each is None:

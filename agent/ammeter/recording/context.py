@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ammeter.journal import Journal
     from ammeter.recording.budget import Governor
-    from ammeter.recording.fast_path import Resting
-    from ammeter.recording.losses import Caught
+    from ammeter.recording.fast_path import FastPath
+    from ammeter.recording.losses import Losses
     from ammeter.recording.row import Row
+    from ammeter.recording.row_queue import RowQueue
+    from ammeter.recording.stream_columns import StreamColumns
     from ammeter.torch_hooks.closures import Closure
     from ammeter.torch_hooks.forward_calls import Forward
     from ammeter.torch_hooks.targets import Watched
@@ -36,7 +38,10 @@ class ProbeContext(Protocol):
     closure: Closure
     governor: Governor
     journal: Journal
-    resting: Resting
+    columns: StreamColumns
+    losses: Losses
+    rows: RowQueue
+    fast_path: FastPath
     follows: bool
     working: bool
     thread: int
@@ -46,19 +51,12 @@ class ProbeContext(Protocol):
     def last_step(self) -> int: ...
 
     def guard(self, name: str, *, any_thread: bool = True) -> Guard: ...
-    def while_awake(self, handles: list[Any]) -> list[Any]: ...
     def while_following(self, handles: list[Any]) -> list[Any]: ...
-    def stay_awake(self, steps: int = 1) -> None: ...
     def trains_here(self) -> bool: ...
     def take_overhead(self) -> float: ...
     def charge(self, seconds: float) -> None: ...
-    def columns(self, names: Iterable[str], most: int) -> Container[str]: ...
-    def loggable(self) -> Row | None: ...
     def emit(self, event: str, data: dict[str, Any]) -> None: ...
     def emit_late(self, event: str, data: dict[str, Any], step: int | None = None) -> None: ...
-    def losses(
-        self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False
-    ) -> dict[str, float]: ...
 
 
 class ProbeKinds(NamedTuple):

@@ -10,43 +10,43 @@ from ammeter.torch_hooks.loss_graph import MEAN, OPAQUE, SUM, Part
 Parts = tuple[Part, ...]
 """The summands of one loss."""
 
-CLOSE = 0.004
+FACTOR_TOLERANCE = 0.004
 """Relative tolerance for equal factors: bfloat16 precision, because a factor may be stored in bfloat16."""
 
-CLOSE_COUNT = 0.25
+COUNT_TOLERANCE = 0.25
 """Relative tolerance for target counts: a program may include targets that a shift leaves out."""
 
 
 def common_divisors(parts: tuple[Part, ...]) -> list[float]:
     """Returns the divisors common to all summands, followed by their product if there are several."""
-    found = _divisors_of_all(parts)
-    return [*found, math.prod(found)] if len(found) > 1 else found
+    divisors = _divisors_of_all(parts)
+    return [*divisors, math.prod(divisors)] if len(divisors) > 1 else divisors
 
 
 def _divisors_of_all(parts: tuple[Part, ...]) -> list[float]:
     first, *others = [_divisors(part) for part in parts]
     for other in others:
-        left, shared = list(other), []
-        for each in first:
-            at = next((at for at, same in enumerate(left) if is_close(each, same)), None)
-            if at is not None:
-                shared.append(left.pop(at))
+        candidates, shared = list(other), []
+        for divisor in first:
+            index = next((index for index, same in enumerate(candidates) if is_close(divisor, same)), None)
+            if index is not None:
+                shared.append(candidates.pop(index))
         first = shared
     return first
 
 
 def _divisors(part: Part) -> list[float]:
     """Returns the absolute divisors of a summand; factors of zero or infinity are ignored."""
-    found = [(abs(constant.number()), factor) for constant, factor in part.divisors]
-    return [1 / number if factor else number for number, factor in found if 0 < number < math.inf]
+    constants = [(abs(constant.number()), factor) for constant, factor in part.divisors]
+    return [1 / number if factor else number for number, factor in constants if 0 < number < math.inf]
 
 
 def has_divisor(divisors: list[float], number: float) -> bool:
-    return any(is_close(each, number) for each in divisors)
+    return any(is_close(divisor, number) for divisor in divisors)
 
 
-def is_close(one: float, other: float, share: float = CLOSE) -> bool:
-    return abs(one - other) <= share * abs(other)
+def is_close(one: float, other: float, tolerance: float = FACTOR_TOLERANCE) -> bool:
+    return abs(one - other) <= tolerance * abs(other)
 
 
 def is_partition(divisors: list[list[float]]) -> bool:
@@ -54,13 +54,13 @@ def is_partition(divisors: list[list[float]]) -> bool:
 
     Then the sum of the micro-batch losses is the batch loss.
     """
-    if not all(divisors) or len({len(each) for each in divisors}) > 1:
+    if not all(divisors) or len({len(candidates) for candidates in divisors}) > 1:
         return False
-    return any(_is_whole([1 / each for each in column]) for column in zip(*divisors, strict=True))
+    return any(_add_up_to_one([1 / divisor for divisor in column]) for column in zip(*divisors, strict=True))
 
 
-def _is_whole(shares: Sequence[float], share: float = CLOSE) -> bool:
-    return is_close(sum(shares), 1.0, share)
+def _add_up_to_one(shares: Sequence[float], tolerance: float = FACTOR_TOLERANCE) -> bool:
+    return is_close(sum(shares), 1.0, tolerance)
 
 
 def may_be_own_mean(group: Sequence[Parts], divisors: list[list[float]]) -> bool:
@@ -78,17 +78,17 @@ def is_share(group: Sequence[Parts]) -> bool | None:
 
     Applies to micro-batches that are not divided by their number.
     """
-    every = [part for parts in group for part in parts]
-    if any(part.kind == OPAQUE for part in every):
+    summands = [part for parts in group for part in parts]
+    if any(part.kind == OPAQUE for part in summands):
         return None
-    if not any(part.kind == SUM for part in every):
+    if not any(part.kind == SUM for part in summands):
         first, *others = [math.prod(_divisors_of_all(parts)) for parts in group]
-        number = first > 1.5 and is_close(first, round(first)) and all(is_close(each, first) for each in others)
-        return None if number else False  # may be another batch's number of micro-batches, or a weight
+        is_count = first > 1.5 and is_close(first, round(first)) and all(is_close(other, first) for other in others)
+        return None if is_count else False  # may be another batch's number of micro-batches, or a weight
     if len({len(parts) for parts in group}) > 1:
         return None
-    found = {_share_of(parts) for parts in zip(*group, strict=True)}
-    return found.pop() if len(found) == 1 else None
+    shares = {_share_of(parts) for parts in zip(*group, strict=True)}
+    return shares.pop() if len(shares) == 1 else None
 
 
 def _share_of(parts: Sequence[Part]) -> bool | None:
@@ -98,28 +98,29 @@ def _share_of(parts: Sequence[Part]) -> bool | None:
     if not all(part.kind == SUM and _divisors(part) for part in parts):
         return None
     divisors = [common_divisors((part,)) for part in parts]
-    if len({len(each) for each in divisors}) > 1:
+    if len({len(candidates) for candidates in divisors}) > 1:
         return None
-    if not all(is_close(each[-1], divisors[0][-1]) for each in divisors):
+    if not all(is_close(candidates[-1], divisors[0][-1]) for candidates in divisors):
         return False  # a divisor of the whole batch is equal in all its micro-batches
     weights = [part.weight.number() for part in parts if part.weight is not None]
-    counted = len(weights) == len(parts)
-    counts = [[each] for each in weights] if counted else [_extents(part.sizes) for part in parts]
-    found = {_covers(column, counts, CLOSE_COUNT if counted else CLOSE) for column in zip(*divisors, strict=True)}
-    found.discard(None)
-    return found.pop() if len(found) == 1 else None
+    are_counted = len(weights) == len(parts)
+    counts = [[weight] for weight in weights] if are_counted else [_extents(part.sizes) for part in parts]
+    tolerance = COUNT_TOLERANCE if are_counted else FACTOR_TOLERANCE
+    shares = {_covers(column, counts, tolerance) for column in zip(*divisors, strict=True)}
+    shares.discard(None)
+    return shares.pop() if len(shares) == 1 else None
 
 
-def _covers(products: Sequence[float], counts: Sequence[Sequence[float]], share: float) -> bool | None:
+def _covers(products: Sequence[float], counts: Sequence[Sequence[float]], tolerance: float) -> bool | None:
     """Whether the divisors count all micro-batches (True) or each its own (False); None if ambiguous."""
-    whole = own = False
+    is_batch = is_own = False
     for candidate in zip(*counts, strict=False):
         shares = [count / product for count, product in zip(candidate, products, strict=True)]
-        whole = whole or _is_whole(shares, share)
-        own = own or all(is_close(each, 1.0, share) for each in shares)
-    return whole if whole is not own else None
+        is_batch = is_batch or _add_up_to_one(shares, tolerance)
+        is_own = is_own or all(is_close(share, 1.0, tolerance) for share in shares)
+    return is_batch if is_batch is not is_own else None
 
 
 def _extents(sizes: Sequence[int]) -> list[float]:
     """Returns possible divisors of a sum over a tensor: samples, samples * tokens, ..."""
-    return [float(math.prod(sizes[: at + 1])) for at in range(len(sizes))]
+    return [float(math.prod(sizes[:count])) for count in range(1, len(sizes) + 1)]

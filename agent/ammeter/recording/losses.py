@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ammeter.recording.loss_shares import (
     common_divisors,
@@ -24,11 +24,14 @@ from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.loss_graph import MEAN, PLAIN, Part
 from ammeter.wire.frames import LOSS, LOSS_BACKWARD
 
+if TYPE_CHECKING:
+    from ammeter.recording.stream_columns import StreamColumns
+
 MAX_LOSS_COLUMNS = 16
 """Maximum number of loss columns of a run, for programs that call backward() on ever new lines."""
 
 
-class Caught:
+class BackwardLoss:
     """The losses that one backward pass was called on.
 
     Attributes:
@@ -47,16 +50,18 @@ class Caught:
         self.touched: frozenset[int] | None = None
 
     def number(self) -> float:
-        return self.values[0].number() if len(self.values) == 1 else sum([each.number() for each in self.values])
+        return self.values[0].number() if len(self.values) == 1 else sum([value.number() for value in self.values])
 
 
 Key = tuple[Any, ...]
+Group = tuple[Key, list[BackwardLoss]]
 
 
 class Losses:
     """Computes the loss columns of each step of a run; steps arrive in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: StreamColumns) -> None:
+        self._columns = columns
         self._accumulated = 0.0
         """The number of micro-batches that losses are divided by; 0 where they are not."""
         self._named = False
@@ -64,69 +69,74 @@ class Losses:
         self._codes: list[CodeType | None] = []
         """Keeps code objects alive, so that no other code gets the id of one that has a name."""
 
-    def is_plain(self, caught: Sequence[Caught]) -> bool:
-        """Whether a step has a single loss, exactly the value that backward() was called on."""
-        return len(caught) == 1 and caught[0].parts is PLAIN and not self._named
-
-    def of(self, caught: Sequence[Caught], attempts: Sequence[int] = (), *, in_turn: bool = False) -> dict[str, float]:
-        """Returns column -> loss for the losses of one step.
+    def columns(
+        self, losses: Sequence[BackwardLoss], attempts: Sequence[int] = (), *, in_turn: bool = False
+    ) -> dict[str, float]:
+        """Returns column -> loss of a finished step; adds columns for new losses.
 
         Args:
-            caught: the backward passes of the step.
+            losses: the backward passes of the step.
             attempts: ids of the optimizers whose step was attempted, in order.
             in_turn: the program also has optimizers that were not attempted.
         """
-        first, count = caught[0], len(caught)
-        if not self._named and not in_turn and self._accumulated == count and _are_alike(caught):
-            ((constant, factor),) = first.parts[0].divisors
-            if is_close(1 / constant.number() if factor else constant.number(), count):
-                return {LOSS: sum([each.number() for each in caught])}
-        groups = self._merged(_grouped(caught, attempts))
+        first, count = losses[0], len(losses)
+        if count == 1 and first.parts is PLAIN and not self._named and not in_turn:
+            return {LOSS: first.number()}
+        numbers = self._numbers(losses, attempts, in_turn=in_turn)
+        columns = self._columns.add(numbers, MAX_LOSS_COLUMNS)
+        return {name: number for name, number in numbers.items() if name in columns}
+
+    def _numbers(self, losses: Sequence[BackwardLoss], attempts: Sequence[int], *, in_turn: bool) -> dict[str, float]:
+        first, count = losses[0], len(losses)
+        if not self._named and not in_turn and self._accumulated == count and _are_alike(losses):
+            ((constant, is_factor),) = first.parts[0].divisors
+            if is_close(1 / constant.number() if is_factor else constant.number(), count):
+                return {LOSS: sum([loss.number() for loss in losses])}
+        groups = self._merged(_grouped(losses, attempts))
         self._named = self._named or in_turn or len(groups) > 1
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for key, group in groups:
-            number, known = self._number(group)
-            column = LOSS if known else LOSS_BACKWARD
+            number, is_batch_loss = self._number(group)
+            column = LOSS if is_batch_loss else LOSS_BACKWARD
             if self._named:
                 name = self._name(key, group[0].place, attempts)
                 if not name:
                     continue
                 column += f"@{name}"
-            found[column] = number
-        return found
+            numbers[column] = number
+        return numbers
 
-    def _merged(self, groups: list[tuple[Key, list[Caught]]]) -> list[tuple[Key, list[Caught]]]:
+    def _merged(self, groups: list[Group]) -> list[Group]:
         """Merges groups whose micro-batches are divided by the total number of micro-batches.
 
         They are one loss, even if the last micro-batch has a line of its own.
         """
         if len(groups) < 2 or len({key[4:] for key, _ in groups}) > 1:
             return groups
-        every = [each for _, group in groups for each in group]
-        divisors = [common_divisors(each.parts) for each in every]
-        accumulated = self._accumulated
-        if is_partition(divisors) or (accumulated and all(has_divisor(each, accumulated) for each in divisors)):
-            return [(groups[0][0], every)]
+        losses = [loss for _, group in groups for loss in group]
+        divisors = [common_divisors(loss.parts) for loss in losses]
+        if is_partition(divisors) or (self._accumulated and _all_have_divisor(divisors, self._accumulated)):
+            return [(groups[0][0], losses)]
         return groups
 
-    def _number(self, group: list[Caught]) -> tuple[float, bool]:
+    def _number(self, group: list[BackwardLoss]) -> tuple[float, bool]:
         """Returns (loss, whether it is the batch loss) of a group; otherwise (mean, False)."""
-        numbers = [each.number() for each in group]
+        numbers = [loss.number() for loss in group]
         count = len(numbers)
         mean = numbers[0] if count == 1 else sum(numbers) / count
-        if all(each.parts is PLAIN for each in group):
+        if all(loss.parts is PLAIN for loss in group):
             return mean, True
-        divisors = [common_divisors(each.parts) for each in group]
+        divisors = [common_divisors(loss.parts) for loss in group]
         if count > 1 and is_partition(divisors):
-            if not may_be_own_mean([caught.parts for caught in group], divisors):
-                self._accumulated = float(count) if all(has_divisor(each, count) for each in divisors) else 0.0
+            if not may_be_own_mean([loss.parts for loss in group], divisors):
+                self._accumulated = float(count) if _all_have_divisor(divisors, count) else 0.0
                 return sum(numbers), True
             return mean, False
-        if self._accumulated and all(has_divisor(each, self._accumulated) for each in divisors):
+        if self._accumulated and _all_have_divisor(divisors, self._accumulated):
             return mean * self._accumulated, True
         if count == 1:
             return mean, True
-        share = is_share([caught.parts for caught in group])
+        share = is_share([loss.parts for loss in group])
         if share is None:
             return mean, False
         return (sum(numbers) if share else mean), True
@@ -141,39 +151,44 @@ class Losses:
     def _new_name(self, key: Key, place: call_site.Place, attempts: Sequence[int]) -> str:
         if len(self._names) >= MAX_LOSS_COLUMNS:
             return ""
-        taken = set(self._names.values())
-        said = call_site.name_of(place)
-        more = (f"{said}#{number}" for number in range(2, MAX_LOSS_COLUMNS + 2))
-        return next(each for each in (said, *more) if each not in taken)
+        used = set(self._names.values())
+        line = call_site.name_of(place)
+        numbered = (f"{line}#{number}" for number in range(2, MAX_LOSS_COLUMNS + 2))
+        return next(name for name in (line, *numbered) if name not in used)
 
 
-def _are_alike(caught: Sequence[Caught]) -> bool:
+def _all_have_divisor(divisors: list[list[float]], number: float) -> bool:
+    return all(has_divisor(candidates, number) for candidates in divisors)
+
+
+def _are_alike(losses: Sequence[BackwardLoss]) -> bool:
     """Whether these are means of the same lines and optimizers, divided by one equal number."""
-    first = caught[0]
+    first = losses[0]
     if len(first.parts) != 1 or first.parts[0].kind != MEAN or len(first.parts[0].divisors) != 1:
         return False
-    ((constant, factor),) = first.parts[0].divisors
+    ((constant, is_factor),) = first.parts[0].divisors
     number, place, attempts, touched = constant.number(), first.place, first.attempts, first.touched
-    for each in caught:
-        parts = each.parts
-        if each.attempts != attempts or each.touched != touched or not number:
+    for loss in losses:
+        parts = loss.parts
+        if loss.attempts != attempts or loss.touched != touched or not number:
             return False
         if len(parts) != 1 or parts[0].kind != MEAN or len(parts[0].divisors) != 1:
             return False
-        ((other, same),) = parts[0].divisors
-        here = each.place
-        if same is not factor or other.number() != number or here[1] != place[1] or here[3] != place[3]:
+        ((other, is_other_factor),) = parts[0].divisors
+        its = loss.place
+        if is_other_factor is not is_factor or other.number() != number:
             return False
-        if here[0] is not place[0] or here[2] is not place[2]:
+        if its[0] is not place[0] or its[1] != place[1] or its[2] is not place[2] or its[3] != place[3]:
             return False
     return True
 
 
-def _grouped(caught: Sequence[Caught], attempts: Sequence[int]) -> list[tuple[Key, list[Caught]]]:
+def _grouped(losses: Sequence[BackwardLoss], attempts: Sequence[int]) -> list[Group]:
     """Groups the micro-batches of one loss: same lines and same optimizers."""
-    found: dict[Key, list[Caught]] = {}
-    for each in caught:
-        code, at, outer, outer_at = each.place
-        optimizer = attempts[each.attempts] if each.attempts < len(attempts) else None
-        found.setdefault((id(code), at, id(outer), outer_at, optimizer, each.touched), []).append(each)
-    return list(found.items())
+    groups: dict[Key, list[BackwardLoss]] = {}
+    for loss in losses:
+        code, instruction, outer, outer_instruction = loss.place
+        optimizer = attempts[loss.attempts] if loss.attempts < len(attempts) else None
+        key = (id(code), instruction, id(outer), outer_instruction, optimizer, loss.touched)
+        groups.setdefault(key, []).append(loss)
+    return list(groups.items())

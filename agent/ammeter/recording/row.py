@@ -72,11 +72,11 @@ class Row:
 
     def later(self, key: str, transfer: Transfer) -> None:
         """Stores a transfer under a key; the row is finished only after it has arrived."""
-        kept = self.transfers.get(key)
-        if kept is None:
+        transfers = self.transfers.get(key)
+        if transfers is None:
             self.transfers[key] = [transfer]
         else:
-            kept.append(transfer)
+            transfers.append(transfer)
         if not transfer.here:
             self.wait_for(transfer)
 
@@ -132,10 +132,10 @@ class Layout:
     def values(self, scalars: dict[str, float], reach: int = 0) -> npt.NDArray[np.float32]:
         """Returns float32[max(reach, scalar columns)] with these numbers and ABSENT elsewhere."""
         values = np.full(reach, ABSENT, "<f4") if reach else self.empty.copy()
-        places = self.scalars
+        positions = self.scalars
         for name, number in scalars.items():
-            if name in places:
-                values[places[name]] = number
+            if name in positions:
+                values[positions[name]] = number
         return values
 
 

@@ -37,9 +37,9 @@ def skipped_in(row: Row) -> Set[int]:
     applies nothing when it reads found_inf > 0.
     """
     updates: list[Update] = row.raw.get("updates", [])
-    late = {key for each in updates for key, found in each.found.items() if key in row.fused and is_positive(found)}
+    late = {key for update in updates for key, found in update.found.items() if key in row.fused and is_positive(found)}
     return row.skipped | late
 
 
-def is_positive(found: list[Transfer]) -> bool:
-    return any(each.number() > 0 for each in found)
+def is_positive(transfers: list[Transfer]) -> bool:
+    return any(transfer.number() > 0 for transfer in transfers)

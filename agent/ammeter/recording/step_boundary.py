@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.targets import optimizer_in
 
@@ -35,6 +35,7 @@ class Boundary:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._rows = session.rows
         self._watched = session.watched
         self._inside: int | None = None
         self._used: set[int] = set()
@@ -44,12 +45,12 @@ class Boundary:
     def before_probes(self, guard: Guard) -> list[Any]:
         session = self._session
         scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
-        return session.while_awake(
+        return session.fast_path.pauses(
             [
                 session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
                 patch.backward(before=guard(self._backward), after=guard(self._went_back)),
-                patch.stepping(session.guard("boundary")(self._optimizer_steps)),
-                patch.stepped(guard(self._optimizer_stepped)),
+                optimizer_steps.before(session.guard("boundary")(self._optimizer_steps)),
+                optimizer_steps.after(guard(self._optimizer_stepped)),
                 *patch.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
                 *patch.methods(scalers, "scale", before=guard(self._scale)),
                 *patch.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
@@ -60,19 +61,19 @@ class Boundary:
 
     def after_probes(self, guard: Guard) -> list[Any]:
         kinds = self._watched.scaler_kinds
-        return self._session.while_awake(patch.methods(kinds, "update", after=guard(self._after_update)))
+        return self._session.fast_path.pauses(patch.methods(kinds, "update", after=guard(self._after_update)))
 
     def _forward(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         self._close_if_complete()
-        self._session.begin()
+        self._rows.begin_step()
 
     def _evaluation(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         """Writes waiting rows; an evaluation between two steps belongs to neither."""
-        self._session.write_old()
+        self._rows.write_due()
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         self._close_if_complete()
-        self._session.begin()
+        self._rows.begin_step()
         if self._inside is not None and not patch.inside_backward():
             self._session.closure.evaluates()
 
@@ -105,7 +106,7 @@ class Boundary:
             return
         closure = closure_in(args, kwargs)
         if closure is not None:  # a closure may call anything
-            session.resting.never()
+            session.fast_path.disable()
         self._once(optimizer)
         self._inside = id(optimizer)
         if closure is not None:
@@ -123,14 +124,14 @@ class Boundary:
         if self._watched.owns(args[0]):
             self._close_if_updated(args[0])
             self._close_if_complete()
-            self._session.begin()
+            self._rows.begin_step()
 
     def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if optimizer in self._watched.optimizers:
             self._watched.use(scaler, optimizer)
             self._close_if_updated(scaler)
-            self._session.begin()
+            self._rows.begin_step()
             if scaler.is_enabled():
                 self._session.row.scaler_used |= {id(optimizer)}
                 self._used.add(id(scaler))
@@ -157,7 +158,7 @@ class Boundary:
         row = self._session.row
         if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
             self._close()
-        self._session.begin()
+        self._rows.begin_step()
         if not self._watched.optimizers.at_most_one():
             attempts = self._session.row.raw.setdefault("attempts", [])
             if id(optimizer) not in attempts:
@@ -183,4 +184,4 @@ class Boundary:
         self._used.clear()
         self._updated.clear()
         if self._session.row.stepped or self._session.row.skipped:
-            self._session.close_step()
+            self._rows.close_step()

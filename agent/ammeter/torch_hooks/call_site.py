@@ -69,8 +69,8 @@ def _is_between(path: str) -> bool:
 
 def line_in(trace: TracebackType | None) -> str:
     """Returns 'file.py:12' of a traceback's innermost line outside torch and Ammeter, or ''."""
-    theirs = [(frame, number) for frame, number in traceback.walk_tb(trace) if not _inside(frame.f_code.co_filename)]
-    return _place(*theirs[-1]) if theirs else ""
+    frames = [(frame, number) for frame, number in traceback.walk_tb(trace) if not _inside(frame.f_code.co_filename)]
+    return _place(*frames[-1]) if frames else ""
 
 
 def _place(frame: FrameType, number: int) -> str:

@@ -12,12 +12,12 @@ import torch
 _MODULE = torch.nn.utils.clip_grad
 _CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
 _CHANGING = ("clip_grad_value_", _CLIPS)
-CLIP_TELLS_NORM = hasattr(_MODULE, _CLIPS)
+CLIP_REPORTS_NORM = hasattr(_MODULE, _CLIPS)
 """True since torch 2.6. Before that, the only function that clip_grad_norm_ calls by a name of its module is the one
 that groups the gradients."""
 
 _BY_NORM = "clip_grad_norm_"
-CLIP_ENDS = [(_MODULE, _CLIPS)] if CLIP_TELLS_NORM else [(_MODULE, _BY_NORM), (torch.nn.utils, _BY_NORM)]
+CLIP_ENDS = [(_MODULE, _CLIPS)] if CLIP_REPORTS_NORM else [(_MODULE, _BY_NORM), (torch.nn.utils, _BY_NORM)]
 """Functions that have clipped when they return. In older versions, one that was imported by name gives no callback
 here."""
 
@@ -27,7 +27,7 @@ def clip_function() -> tuple[Any, str]:
 
     torch looks the name up itself, so that clip_grad_norm_ is also observed if the program imported it by name.
     """
-    return _MODULE, _CLIPS if CLIP_TELLS_NORM else _GROUPS
+    return _MODULE, _CLIPS if CLIP_REPORTS_NORM else _GROUPS
 
 
 def sorting_function() -> tuple[Any, str]:
@@ -41,7 +41,7 @@ def about_to_change(args: tuple[Any, ...]) -> list[torch.Tensor]:
     while frame is not None and frame.f_code.co_filename != _MODULE.__file__:
         frame = frame.f_back
     changes = frame is not None and frame.f_code.co_name in _CHANGING
-    return [each for each in args[0][0] if each is not None] if changes and args else []
+    return [gradient for gradient in args[0][0] if gradient is not None] if changes and args else []
 
 
 def older_clip_arguments(args: tuple[Any, ...]) -> tuple[list[torch.Tensor], float]:

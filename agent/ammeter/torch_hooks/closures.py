@@ -20,7 +20,7 @@ class Closure:
         self.optimizer: int | None = None
         self.evaluated = False
         """Whether the closure has called backward()."""
-        self.again = False
+        self.reevaluated = False
         """Whether the optimizer has changed the weights and evaluated the closure again."""
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._weights: int | None = None
@@ -28,7 +28,7 @@ class Closure:
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Records the start of step(closure)."""
-        self.optimizer, self.evaluated, self.again, self._gradient = id(optimizer), False, False, None
+        self.optimizer, self.evaluated, self.reevaluated, self._gradient = id(optimizer), False, False, None
         self._stepping = weakref.ref(optimizer)
         self._weights = self._version()
 
@@ -37,22 +37,24 @@ class Closure:
 
     def evaluates(self) -> None:
         """Records a call of backward() in the closure."""
-        self.again = self.again or (self.evaluated and self._version() != self._weights)
+        self.reevaluated = self.reevaluated or (self.evaluated and self._version() != self._weights)
         self.evaluated = True
 
     def went_back(self) -> None:
         """Records the gradients after backward(); they are final unless more are added."""
-        if self.optimizer is not None and not self.again:
+        if self.optimizer is not None and not self.reevaluated:
             self._gradient = self._state()
 
     def untouched(self) -> bool:
         """Whether the gradients are unchanged since the only evaluation, judged by one of them."""
-        return self.evaluated and not self.again and self._gradient is not None and self._gradient == self._state()
+        return (
+            self.evaluated and not self.reevaluated and self._gradient is not None and self._gradient == self._state()
+        )
 
     def _state(self) -> tuple[int, int] | None:
         """Returns (id, version) of the first existing gradient."""
-        found = next((each.grad for each in self._parameters() if each.grad is not None), None)
-        return None if found is None else (id(found), version(found))
+        gradient = next((parameter.grad for parameter in self._parameters() if parameter.grad is not None), None)
+        return None if gradient is None else (id(gradient), version(gradient))
 
     def _version(self) -> int | None:
         """Returns the version of the first weight, which changes when the optimizer updates it."""
@@ -62,7 +64,7 @@ class Closure:
     def _parameters(self) -> Iterator[torch.Tensor]:
         optimizer = self._stepping() if self._stepping else None
         groups = [] if optimizer is None else optimizer.param_groups
-        return (each for group in groups for each in group["params"])
+        return (parameter for group in groups for parameter in group["params"])
 
 
 def closure_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -16,9 +16,13 @@ from torch._dynamo import OptimizedModule
 from torch._dynamo.eval_frame import skip_code
 
 from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.hook_points import Group, Handle, HookPoint
 from ammeter.torch_hooks.patch import RAISED
 
 __all__ = ["RAISED", "Forward", "hookable", "innermost", "is_compiled", "wrapped"]
+
+WRAPPER_NAMES = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""Submodules in which DDP, torch.compile and FSDP keep the module that they wrap."""
 
 Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -33,50 +37,50 @@ class Forward:
 
     def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
         given = [model for ref in models if (model := ref()) is not None]
-        inside = [each for model in given for each in wrapped(model)]
-        self._roots = {id(each): weakref.ref(each) for each in (*given, *inside)}
+        inside = [module for model in given for module in wrapped(model)]
+        self._roots = {id(module): weakref.ref(module) for module in (*given, *inside)}
         several = len(given) > 1
-        self._prefixes = {id(innermost(each)): f"model{at}." for at, each in enumerate(given) if several}
-        self._place = patch.Place(parts=4)
-        self._classes: list[patch.Handle] = []
-        self._group = patch.Group(())
-        self._heard: set[int] = set()
-        self._kept: set[int] = set()
+        self._prefixes = {id(innermost(model)): f"model{at}." for at, model in enumerate(given) if several}
+        self._hook_point = HookPoint(parts=4)
+        self._class_handles: list[Handle] = []
+        self._group = Group(())
+        self._called: set[int] = set()
+        self._recorded: set[int] = set()
         self._open: int | None = None
         skip_code(Forward._ends.__code__)
         skip_code(Forward._is_around_root.__code__)
 
-    def attach(self) -> list[patch.Handle]:
+    def attach(self) -> list[Handle]:
         """Subscribes to the classes of the models; a class that accepts no attributes is skipped."""
-        self._classes = []
+        self._class_handles = []
         for kind in dict.fromkeys([*map(type, self.models()), OptimizedModule]):
             with suppress(AttributeError, TypeError):
-                self._classes.append(patch.called(kind, self._begins))
-        self._group = patch.Group(self._classes)
-        return self._classes
+                self._class_handles.append(patch.called(kind, self._begins))
+        self._group = Group(self._class_handles)
+        return self._class_handles
 
-    def rest(self) -> None:
-        """Pauses the callbacks if no subscriber is active; the last call is kept, see latest()."""
-        if self._place.heard:
+    def pause(self) -> None:
+        """Pauses the callbacks if no subscriber is active; the last call is recorded, see take_last()."""
+        if self._hook_point.active:
             return
-        if self._heard:
-            self._kept, self._heard = self._heard, set()
-        self._group.rest()
-        for latest in self._latest():
-            latest.update(dict.fromkeys(self._kept))
+        if self._called:
+            self._recorded, self._called = self._called, set()
+        self._group.pause()
+        for latest in self._latest_calls():
+            latest.update(dict.fromkeys(self._recorded))
 
-    def wake(self) -> None:
-        self._group.wake()
+    def resume(self) -> None:
+        self._group.resume()
 
-    def latest(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
-        """Returns and releases (module, args, kwargs) of the last training call since rest()."""
-        found = None
-        for latest in self._latest():
-            for each in self._kept:
-                found = latest.pop(each, None) or found
-        if found is None or not (found[0][0].training and torch.is_grad_enabled()):
+    def take_last(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
+        """Returns and releases (module, args, kwargs) of the last training call since pause()."""
+        last_call = None
+        for latest in self._latest_calls():
+            for key in self._recorded:
+                last_call = latest.pop(key, None) or last_call
+        if last_call is None or not (last_call[0][0].training and torch.is_grad_enabled()):
             return None
-        args, kwargs = found
+        args, kwargs = last_call
         return args[0], args[1:], kwargs
 
     def subscribe(
@@ -86,7 +90,7 @@ class Forward:
         evaluates: Before | None = None,
         after: After | None = None,
         raised: After | None = None,
-    ) -> patch.Handle:
+    ) -> Handle:
         """Subscribes to forward calls. Each callback must be made safe by a guard.
 
         The module is the one that the program called: the model or a wrapper around it.
@@ -97,12 +101,11 @@ class Forward:
             after: receives (module, args, kwargs, output) after every call; the output of a call that raised is RAISED.
             raised: receives the same, only after a call that raised.
         """
-        return self._place.join((trains, evaluates, after, raised))
+        return self._hook_point.join((trains, evaluates, after, raised))
 
     def models(self) -> list[torch.nn.Module]:
         """Returns the live models, each also without torch's wrappers."""
-        found = [ref() for ref in self._roots.values()]
-        return [each for each in found if each is not None]
+        return [model for ref in self._roots.values() if (model := ref()) is not None]
 
     def prefix(self, model: torch.nn.Module) -> str:
         """Returns the prefix of this model's tensor and module names; '' for a single model."""
@@ -113,26 +116,28 @@ class Forward:
         ref = self._roots.get(id(model))
         if (ref is None or ref() is not model) and not self._is_around_root(model):
             return None
-        if self._open is not None or _tracing() is not None:
+        if self._open is not None or _tracing_state() is not None:
             return None
         self._open = id(model)
-        self._heard.add(id(model))
-        for before in self._place.calls[not (model.training and torch.is_grad_enabled())]:
+        self._called.add(id(model))
+        for before in self._hook_point.calls[not (model.training and torch.is_grad_enabled())]:
             before(model, args[1:], kwargs)
         return self._ends
 
-    def _latest(self) -> Iterator[dict[int, Any]]:
-        return (each.place.latest for each in self._classes if isinstance(each.place, patch.Calls))
+    def _latest_calls(self) -> Iterator[dict[int, Any]]:
+        return (
+            handle.hook_point.latest for handle in self._class_handles if isinstance(handle.hook_point, patch.CallTap)
+        )
 
     def _is_around_root(self, model: torch.nn.Module) -> bool:
         """Whether the module is a torch.compile wrapper, made after watch(), of a watched model."""
-        inside = model.__dict__["_modules"].get("_orig_mod") if isinstance(model, OptimizedModule) else None
-        ref = self._roots.get(id(inside))
-        return ref is not None and ref() is inside
+        inner = model.__dict__["_modules"].get("_orig_mod") if isinstance(model, OptimizedModule) else None
+        ref = self._roots.get(id(inner))
+        return ref is not None and ref() is inner
 
     def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._open = None
-        _, _, afters, raised = self._place.calls
+        _, _, afters, raised = self._hook_point.calls
         if afters or output is RAISED:
             for after in reversed((*afters, *raised) if output is RAISED else afters):
                 after(args[0], args[1:], kwargs, output)
@@ -141,12 +146,12 @@ class Forward:
 def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yields the modules inside torch's wrappers (DDP, DataParallel, FSDP, torch.compile), outermost first."""
     while type(model).__module__.startswith("torch."):
-        inside = (model._modules.get(name) for name in ("module", "_orig_mod", "_fsdp_wrapped_module"))
-        found = next((each for each in inside if each is not None), None)
-        if found is None:
+        candidates = (model._modules.get(name) for name in WRAPPER_NAMES)
+        inner = next((module for module in candidates if module is not None), None)
+        if inner is None:
             return
-        yield found
-        model = found
+        yield inner
+        model = inner
 
 
 def innermost(model: torch.nn.Module) -> torch.nn.Module:
@@ -177,4 +182,4 @@ def hookable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     return walk(model, "")
 
 
-_tracing: Callable[[], Any] = torch._C._get_tracing_state
+_tracing_state: Callable[[], Any] = torch._C._get_tracing_state

@@ -38,15 +38,15 @@ class Part(NamedTuple):
 
     def transfers(self) -> list[Transfer]:
         """Returns the transfers that must arrive before the divisors and the weight are known."""
-        found = [constant for constant, _ in self.divisors]
-        return found if self.weight is None else [*found, self.weight]
+        transfers = [constant for constant, _ in self.divisors]
+        return transfers if self.weight is None else [*transfers, self.weight]
 
 
 PLAIN = (Part((), MEAN),)
 """The most frequent case: a mean over the batch without any node above it."""
 
 
-def look(root: Any) -> tuple[Part, ...]:
+def summands(root: Any) -> tuple[Part, ...]:
     """Returns the summands of a loss. Must be called before backward() frees the graph."""
     node = unseen(lambda: root.grad_fn, (root,)) if _modes() else root.grad_fn
     if node is None:
@@ -58,8 +58,8 @@ def look(root: Any) -> tuple[Part, ...]:
         return PLAIN
     if kind is _FACTOR and not _modes() and (quick := _divided_mean(node)):
         return quick
-    found = unseen(lambda: _seen(node), ()) if _modes() else _seen(node)
-    return PLAIN if found == PLAIN else found
+    parts = unseen(lambda: _visited(node), ()) if _modes() else _visited(node)
+    return PLAIN if parts == PLAIN else parts
 
 
 def _divided_mean(node: Any) -> tuple[Part, ...]:
@@ -74,15 +74,15 @@ def _divided_mean(node: Any) -> tuple[Part, ...]:
     return () if constant is None else (Part(((constant, factor),), MEAN),)
 
 
-def _seen(node: Any) -> tuple[Part, ...]:
+def _visited(node: Any) -> tuple[Part, ...]:
     return tuple(_parts(node, (), [MAX_NODES]))
 
 
-def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[int]) -> Iterator[Part]:
-    while left[0] > 0:
-        left[0] -= 1
+def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], nodes_left: list[int]) -> Iterator[Part]:
+    while nodes_left[0] > 0:
+        nodes_left[0] -= 1
         kind = _KINDS.get(type(node)) or _kind_of(type(node))
-        inputs = [each for each, _ in node.next_functions if each is not None]
+        inputs = [function for function, _ in node.next_functions if function is not None]
         if kind is _FACTOR and len(inputs) == 1:
             constant, factor = _constant(node)
             if constant is None:
@@ -92,14 +92,14 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], left: list[in
                 break
             divisors = (*divisors, (constant, factor))
         elif kind is _SUMMED and len(inputs) > 1:
-            for each in inputs:
-                yield from _parts(each, divisors, left)
+            for function in inputs:
+                yield from _parts(function, divisors, nodes_left)
             return
         elif not (kind in (_THROUGH, _SUMMED) and len(inputs) == 1) and not _is_of_one(node, kind, inputs):
             yield _criterion(node, kind, divisors)
             return
         node = inputs[0]
-    yield Part(divisors, MEAN if left[0] > 0 else OPAQUE)
+    yield Part(divisors, MEAN if nodes_left[0] > 0 else OPAQUE)
 
 
 def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]) -> Part:
@@ -122,12 +122,12 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
     name = "_saved_other" if first else "_saved_self" if factor else ""
     if not name or _is_hooked(node, name):
         return None, factor
-    found = getattr(node, name)
-    if isinstance(found, int | float):
-        return async_copy.number(float(found)), factor
-    if not isinstance(found, torch.Tensor) or found.numel() != 1 or found.is_complex():
+    operand = getattr(node, name)
+    if isinstance(operand, int | float):
+        return async_copy.number(float(operand)), factor
+    if not isinstance(operand, torch.Tensor) or operand.numel() != 1 or operand.is_complex():
         return None, factor
-    return async_copy.of(found), factor
+    return async_copy.of(operand), factor
 
 
 def _is_hooked(node: Any, name: str) -> bool:
@@ -139,7 +139,7 @@ def _is_hooked(node: Any, name: str) -> bool:
     raw = getattr(node, f"_raw{name}", None)
     if raw is None:
         return False
-    if raw.unpack_hook is not None if SAVED_TELL_HOOKS else _hooks_seen:
+    if raw.unpack_hook is not None if SAVED_TENSORS_EXPOSE_HOOKS else _hooks_seen:
         return True
     try:
         getattr(node, name)
@@ -148,7 +148,7 @@ def _is_hooked(node: Any, name: str) -> bool:
     return False
 
 
-def hooks_seen(*_: Any) -> None:
+def mark_saved_hooks(*_: Any) -> None:
     """Marks that saved tensors may have hooks, for torch versions that do not expose them."""
     global _hooks_seen
     _hooks_seen = True
@@ -202,7 +202,7 @@ def _kind_of(node: type) -> str:
     return kind
 
 
-SAVED_TELL_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+SAVED_TENSORS_EXPOSE_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 """Whether this torch exposes the hooks of a saved tensor; older versions do not."""
 
 _hooks_seen = False

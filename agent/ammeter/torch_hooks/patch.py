@@ -10,24 +10,22 @@ torch.compile never traces an Ammeter callback, and finds as many graphs and gra
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import autograd, compiler
-from torch._C._dynamo import eval_frame
 from torch._dynamo import convert_frame
 from torch._dynamo.decorators import skip
 from torch._dynamo.eval_frame import skip_code
-from torch.compiler import disable, is_dynamo_compiling
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.compiler import is_dynamo_compiling
+
+from ammeter.torch_hooks.hook_points import Handle, HookPoint
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
-Listen = Callable[[tuple[Any, ...], dict[str, Any]], After | None]
-Step = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+CallObserver = Callable[[tuple[Any, ...], dict[str, Any]], After | None]
 
 RAISED = object()
 """Result passed to an always-called `after` when the call raised."""
@@ -88,51 +86,27 @@ def inside_backward() -> bool:
     return _graph_task() != -1
 
 
-def called(kind: type, listen: Listen) -> Handle:
+def called(kind: type, observe: CallObserver) -> Handle:
     """Calls back around calls of a class's instances.
 
     A class that inherits __call__ gets its own until the last subscriber leaves. Nothing is set on instances, so that a
     pickle or copy of one contains nothing of Ammeter. Traces of torch.compile and torch.export contain none either,
-    but the functions that listen calls must themselves be safe from tracing.
+    but the functions that observe calls must themselves be safe from tracing.
 
     Args:
-        listen: receives (args, kwargs), args[0] being the instance. Returns a function that is called with (args,
+        observe: receives (args, kwargs), args[0] being the instance. Returns a function that is called with (args,
             kwargs, result) at the end of the call, with RAISED if it raised, or None.
     """
     key = (id(kind), "__call__")
     if key not in _taps:
-        left = _inert.pop(key, None)
-        _taps[key] = left if left and vars(kind).get("__call__") is left.wrapper else Calls(kind)
-    skip_code(getattr(listen, "__func__", listen).__code__)
-    return _taps[key].join((listen,))
+        previous = _pass_throughs.pop(key, None)
+        _taps[key] = previous if previous and vars(kind).get("__call__") is previous.wrapper else CallTap(kind)
+    skip_code(getattr(observe, "__func__", observe).__code__)
+    return _taps[key].join((observe,))
 
 
-def stepping(before: Step) -> Handle:
-    """Calls back before any optimizer's own step(), with the arguments of torch's global pre-hooks."""
-    return _BEFORE_STEPS.join((before,))
-
-
-def stepped(after: Step) -> Handle:
-    """Calls back after any optimizer's own step(), including fused optimizers that applied nothing."""
-    return _AFTER_STEPS.join((after,))
-
-
-def together(callbacks: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the callbacks in their order, with joinable neighbours joined into one.
-
-    A joinable callback has `part` and `join`: join(parts) is a callback that does all of them.
-    """
-    groups: list[list[Any]] = []
-    for each in callbacks:
-        if groups and _can_join(groups[-1][-1], each):
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return tuple(group[0] if len(group) == 1 else group[0].join([each.part for each in group]) for group in groups)
-
-
-def place(kind: type, name: str) -> Place:
-    """Returns the Place of this method, as created by method().
+def hook_point(kind: type, name: str) -> HookPoint:
+    """Returns the hook point of this method, as created by method().
 
     Raises:
         KeyError: the method has no subscribers.
@@ -140,8 +114,8 @@ def place(kind: type, name: str) -> Place:
     return _taps[id(_owner(kind, name)), name]
 
 
-def hear_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Calls back subscribers that joined during a call of backward(), before it does anything."""
+def call_late_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Calls back the subscribers that joined during a call of backward(), before it does anything."""
     for before in _taps[id(autograd), "backward"].calls[0]:
         before(args, kwargs)
 
@@ -151,133 +125,7 @@ def attached() -> list[str]:
     return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
 
 
-@contextmanager
-def all_or_nothing() -> Iterator[None]:
-    """Removes all subscriptions made inside if an error leaves the block."""
-    made: list[Handle] = []
-    _made.append(made)
-    try:
-        yield
-    except BaseException:
-        for handle in made:
-            handle.remove()
-        raise
-    finally:
-        _made.pop()
-
-
-def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
-    """Returns the same call, which torch.compile never traces.
-
-    Outside compiled regions the extra cost is negligible.
-    """
-    hidden: Callable[..., None] = disable(call)  # type: ignore[no-untyped-call]
-    if compiling is None:
-        return hidden
-    asked = compiling
-
-    def choose(*args: Any) -> None:
-        (call if asked() is None else hidden)(*args)
-
-    skip(choose)
-    return choose
-
-
-def _can_join(one: Any, other: Any) -> bool:
-    return hasattr(one, "join") and getattr(other, "join", None) == one.join
-
-
-class Place:
-    """The subscribers to one event; a Group of them is paused and resumed together.
-
-    Attributes:
-        calls: for each part of a subscriber, such as before and after, the active callbacks.
-        heard: whether any callback is active.
-    """
-
-    def __init__(self, parts: int) -> None:
-        self._parts = parts
-        self._groups: dict[int, Group] = {}
-        self._resting: frozenset[Group] = frozenset()
-        self._arranged: dict[frozenset[Group], tuple[tuple[Any, ...], ...]] = {}
-        self.subscribers: tuple[tuple[Any, ...], ...] = ()
-        self.arrange()
-
-    def join(self, subscriber: tuple[Any, ...]) -> Handle:
-        self.subscribers += (subscriber,)
-        self._rearrange()
-        return Handle(self, subscriber)
-
-    def leave(self, subscriber: tuple[Any, ...]) -> None:
-        self.subscribers = tuple(each for each in self.subscribers if each is not subscriber)
-        self._groups.pop(id(subscriber), None)
-        self._rearrange()
-
-    def put(self, subscriber: tuple[Any, ...], group: Group) -> None:
-        self._groups[id(subscriber)] = group
-        self._rearrange()
-
-    def rest(self, group: Group) -> None:
-        self._resting |= {group}
-        self.arrange()
-
-    def wake(self, group: Group) -> None:
-        self._resting -= {group}
-        self.arrange()
-
-    def _rearrange(self) -> None:
-        self._resting &= set(self._groups.values())
-        self._arranged.clear()
-        self.arrange()
-
-    def arrange(self) -> None:
-        """Updates the active callbacks; the result is cached per set of paused groups."""
-        calls = self._arranged.get(self._resting)
-        if calls is None:
-            awake = [each for each in self.subscribers if self._groups.get(id(each)) not in self._resting]
-            calls = tuple(together(each[part] for each in awake if each[part]) for part in range(self._parts))
-            self._arranged[self._resting] = calls
-        self.calls = calls
-        self.heard = any(calls)
-
-
-class Handle:
-    """One subscription. remove() ends it; a second call has no effect."""
-
-    def __init__(self, place: Place, subscriber: tuple[Any, ...]) -> None:
-        self.place = place
-        self.subscriber = subscriber
-        for made in _made:
-            made.append(self)
-
-    def remove(self) -> None:
-        self.place.leave(self.subscriber)
-
-
-class Group:
-    """Subscriptions of any places that are paused and resumed together.
-
-    A wrapper without active subscribers remains installed at negligible cost, so that nothing changes that
-    torch.compile may have inspected.
-    """
-
-    def __init__(self, handles: Iterable[Any]) -> None:
-        """Groups the handles that are patch.Handle; others are ignored."""
-        taps = [each for each in handles if isinstance(each, Handle)]
-        for each in taps:
-            each.place.put(each.subscriber, self)
-        self._places = list({id(each.place): each.place for each in taps}.values())
-
-    def rest(self) -> None:
-        for place in self._places:
-            place.rest(self)
-
-    def wake(self) -> None:
-        for place in self._places:
-            place.wake(self)
-
-
-class _Tap(Place):
+class _Tap(HookPoint):
     """A patched function or method.
 
     Attributes:
@@ -291,8 +139,9 @@ class _Tap(Place):
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
         self.overridden = False
-        for other in [each for each in _taps.values() if each.name == name]:
-            self.overridden = other.overridden = True
+        for tap in _taps.values():
+            if tap.name == name:
+                self.overridden = tap.overridden = True
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
@@ -309,35 +158,10 @@ class _Tap(Place):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a pass-through that needs no ammeter, for classes pickled by value (cloudpickle)."""
-        return SimpleNamespace, (), {"heard": False, "overridden": False, "subscribers": (), "name": self.name}
+        return SimpleNamespace, (), {"active": False, "overridden": False, "subscribers": (), "name": self.name}
 
 
-class _Steps(Place):
-    """One global torch hook for all subscribers to optimizers' step()."""
-
-    def __init__(self, register: Callable[[Any], Any]) -> None:
-        super().__init__(parts=1)
-        self._register = register
-        self._hook: Any = None
-
-    def join(self, subscriber: tuple[Any, ...]) -> Handle:
-        handle = super().join(subscriber)
-        if self._hook is None:
-            self._hook = self._register(self._call)
-        return handle
-
-    def leave(self, subscriber: tuple[Any, ...]) -> None:
-        super().leave(subscriber)
-        if not self.subscribers and self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-
-    def _call(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for call in self.calls[0]:
-            call(optimizer, args, kwargs)
-
-
-class Calls(_Tap):
+class CallTap(_Tap):
     """A patched class's __call__, which may be inherited; each subscriber selects instances.
 
     Attributes:
@@ -346,16 +170,16 @@ class Calls(_Tap):
     """
 
     def __init__(self, owner: type) -> None:
-        Place.__init__(self, parts=1)
+        HookPoint.__init__(self, parts=1)
         self.latest: dict[int, Any] = {}
         self.owner = owner
         self.name = "__call__"
         self.own = "__call__" in vars(owner)
-        self.source = next(each for each in owner.__mro__ if "__call__" in vars(each))
+        self.source = next(kind for kind in owner.__mro__ if "__call__" in vars(kind))
         self.original = vars(self.source)["__call__"]
         self.frames = convert_frame.FRAME_COUNTER
         self.wrapper = _wrap_calls(self)
-        setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of theirs
+        setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of the program
 
     def restore(self) -> None:
         """Restores __call__, or keeps it as a pass-through if torch has compiled code since.
@@ -365,7 +189,7 @@ class Calls(_Tap):
         if self.own:
             super().restore()
         elif convert_frame.FRAME_COUNTER != self.frames:
-            _inert[id(self.owner), self.name] = self
+            _pass_throughs[id(self.owner), self.name] = self
         else:
             delattr(self.owner, self.name)
 
@@ -379,7 +203,7 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # While torch.compile traces, only the original is called, so that fullgraph=True remains possible. The compiler
         # knows the first of the two conditions and does not evaluate the other, which is is_compiling() in fewer calls.
-        if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not tap.heard:
+        if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not tap.active:
             return original(*args, **kwargs)
         call = None
         if tap.overridden:
@@ -409,7 +233,7 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     return functools.update_wrapper(wrapper, original)
 
 
-def _wrap_calls(tap: Calls) -> Callable[..., Any]:
+def _wrap_calls(tap: CallTap) -> Callable[..., Any]:
     own, source = tap.original if tap.own else None, tap.source
 
     def choose(*args: Any, **kwargs: Any) -> Any:
@@ -418,11 +242,11 @@ def _wrap_calls(tap: Calls) -> Callable[..., Any]:
             return original(*args, **kwargs)
         if args and id(args[0]) in tap.latest:
             tap.latest[id(args[0])] = args, kwargs
-        if not tap.heard:
+        if not tap.active:
             return original(*args, **kwargs)
         ends: tuple[After, ...] = ()
-        for listen in tap.calls[0]:
-            end = listen(args, kwargs)
+        for observe in tap.calls[0]:
+            end = observe(args, kwargs)
             if end is not None:
                 ends = (end, *ends)
         if not ends:
@@ -446,7 +270,7 @@ def _breaks_graphs(tap: _Tap) -> bool:
 
 
 def _owner(kind: type, name: str) -> type:
-    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None:
         raise AttributeError(f"{kind.__name__} has no method {name!r}")
     return owner
@@ -463,15 +287,8 @@ def _subscribe(
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
-compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
-"""Returns the callback of torch.compile for new frames, None outside its regions. Older versions of torch lack it."""
-
-_BEFORE_STEPS = _Steps(register_optimizer_step_pre_hook)
-_AFTER_STEPS = _Steps(register_optimizer_step_post_hook)
-
 _taps: dict[tuple[int, str], _Tap] = {}
-_made: list[list[Handle]] = []
-"""The subscriptions made in each open all_or_nothing block."""
-_inert: dict[tuple[int, str], _Tap] = {}
+_pass_throughs: dict[tuple[int, str], _Tap] = {}
+"""Wrappers without subscribers that remain installed: see CallTap.restore()."""
 _running: set[tuple[int, str]] = set()
 """Pairs of (object, method) on the stack: an override and the super() it calls count as one call."""

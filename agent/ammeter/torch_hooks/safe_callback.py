@@ -16,9 +16,12 @@ from torch._dynamo.decorators import skip
 from torch.compiler import disable
 
 from ammeter.redaction import text
-from ammeter.torch_hooks.patch import compiling
+from ammeter.torch_hooks.compiled_code import compiling
 
 log = logging.getLogger("ammeter")
+
+MAX_ERROR_CHARS = 500
+"""Maximum length of an error message in a record; some errors print whole tensors."""
 
 
 class Guarded:
@@ -27,13 +30,14 @@ class Guarded:
     Attributes:
         faults: probe name -> number of failures.
         thread: ident of the training thread.
+        off: whether reading and writing have ended.
     """
 
     def __init__(self) -> None:
         self.faults: dict[str, int] = {}
         self.thread = get_ident()
         self._overhead = 0.0
-        self._off = False
+        self.off = False
         self._inside = False
 
     def failed(self, name: str, error: str) -> None:
@@ -54,16 +58,16 @@ class Guarded:
         Args:
             any_thread: if False, the callback concerns the training and runs only in the training thread.
         """
-        join = self._guarded if any_thread else self._guarded_here
+        join = self._guarded if any_thread else self._guarded_in_thread
 
         def safe(call: Callable[..., None]) -> Callable[..., None]:
             guarded: Any = join([(name, call)])
-            guarded.part, guarded.join = (name, call), join  # for patch.together
+            guarded.part, guarded.join = (name, call), join  # for hook_points
             return guarded  # type: ignore[no-any-return]
 
         return safe
 
-    def lightly(self, name: str, call: Callable[..., None], *, any_thread: bool = False) -> Callable[..., None]:
+    def light_guard(self, name: str, call: Callable[..., None], *, any_thread: bool = False) -> Callable[..., None]:
         """Returns a cheaper guard() for callbacks of the fast path.
 
         The callback must not run within another one, must not touch a device, and must not ask anything of a tensor
@@ -73,12 +77,12 @@ class Guarded:
         def light(*args: Any) -> None:
             if compiling and compiling() is not None:
                 hidden(*args)
-            elif get_ident() == self.thread or (any_thread and not self._off):
+            elif get_ident() == self.thread or (any_thread and not self.off):
                 began = perf_counter()
                 try:
                     call(*args)
                 except Exception as error:  # noqa: BLE001 - as in guard
-                    self._fault_in(name, error)
+                    self.record_fault(name, error)
                 finally:
                     self._overhead += perf_counter() - began
 
@@ -86,7 +90,7 @@ class Guarded:
         hidden: Callable[..., None] = disable(light)  # type: ignore[no-untyped-call]
         return light if compiling else hidden
 
-    def _guarded_here(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
+    def _guarded_in_thread(self, parts: Sequence[tuple[str, Callable[..., None]]]) -> Callable[..., None]:
         return self._guarded(parts, any_thread=False)
 
     def _guarded(
@@ -99,7 +103,7 @@ class Guarded:
             if compiling and compiling() is not None:
                 hidden(*args)
                 return
-            if self._off or (_CUDA and _capturing()) or not (any_thread or get_ident() == self.thread):
+            if self.off or (_HAS_CUDA and _is_capturing()) or not (any_thread or get_ident() == self.thread):
                 return
             outermost, self._inside = not self._inside, True
             began = perf_counter()
@@ -111,7 +115,7 @@ class Guarded:
                 elif name not in self.faults:
                     call(*args)
             except Exception as error:  # noqa: BLE001 - the promise: no fault of ours reaches the training loop
-                self._fault_in(name, error)
+                self.record_fault(name, error)
             finally:
                 if outermost:
                     self._overhead += perf_counter() - began
@@ -127,22 +131,23 @@ class Guarded:
                 try:
                     call(*args)
                 except Exception as error:  # noqa: BLE001 - as in guard
-                    self._fault_in(name, error)
+                    self.record_fault(name, error)
 
     def _call_unseen(self, parts: Sequence[tuple[str, Callable[..., None]]], args: tuple[Any, ...]) -> None:
         """Runs the callbacks with function modes disabled: a mode observes the program, not Ammeter."""
         with torch._C.DisableTorchFunction():
             self._call(parts, args)
 
-    def _fault_in(self, name: str, error: Exception) -> None:
+    def record_fault(self, name: str, error: Exception) -> None:
+        """Switches off a probe that failed, and logs its first failure; never raises."""
         try:
-            self._fault(name, error)
-        except Exception:  # noqa: BLE001 - no frame is left to tell it in
+            self._record(name, error)
+        except Exception:  # noqa: BLE001 - no stack frame is left to report it
             self.faults[name] = 1
 
     def switch_off(self) -> None:
         """Stops all reading and writing at once, for a forked child process."""
-        self._off, self.thread = True, -1
+        self.off, self.thread = True, -1
 
     def replay_call(self, calls: Iterable[Callable[..., None]], *args: Any) -> None:
         """Repeats a call for callbacks that were activated after the call had begun."""
@@ -153,34 +158,31 @@ class Guarded:
         finally:
             self._inside = not outermost
 
-    def _fault(self, name: str, error: Exception) -> None:
-        """Switches off a probe and logs its first failure.
-
-        Must work near the recursion limit and when memory is short.
-        """
-        known, self.faults[name] = name in self.faults, self.faults.get(name, 0) + 1
-        if known:
+    def _record(self, name: str, error: Exception) -> None:
+        """Must work near the recursion limit and when memory is short."""
+        is_known, self.faults[name] = name in self.faults, self.faults.get(name, 0) + 1
+        if is_known:
             return
         try:
-            said = str(error)
-        except Exception:  # noqa: BLE001 - an error of the program's own class, which fails to say what it is
-            said = ""
-        told = text(f"{type(error).__name__}: {said}", 500)
-        self.failed(name, told)
+            message = str(error)
+        except Exception:  # noqa: BLE001 - __str__ of the program's own class may raise
+            message = ""
+        description = text(f"{type(error).__name__}: {message}", MAX_ERROR_CHARS)
+        self.failed(name, description)
         with suppress(Exception):  # the program's log handler may raise
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(where.filename)}:{where.lineno}"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
             log.warning(
-                "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, told, place
+                "ammeter: its %s probe failed and is switched off (%s, %s); training goes on", name, description, place
             )
 
 
-def _capturing() -> bool:
+def _is_capturing() -> bool:
     """Whether a CUDA graph is being captured; Ammeter's operations would become part of it."""
-    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return started and torch.cuda.is_current_stream_capturing()
+    is_initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return is_initialized and torch.cuda.is_current_stream_capturing()
 
 
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
-_CUDA = torch.version.cuda is not None or torch.version.hip is not None
+_HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None

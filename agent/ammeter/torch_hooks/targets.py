@@ -4,53 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch.amp.grad_scaler import OptState
 from torch.nn.parameter import is_lazy
 
-from ammeter.tensors.hidden_reads import has_numbers, unseen
-from ammeter.tensors.sharding import copies, is_partial, shard
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.tensors.sharding import copies, shard
+from ammeter.torch_hooks.weak_id_set import WeakIdSet
 from ammeter.wire.frames import Tensor
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 """Path parts that DDP, torch.compile and FSDP insert; names omit them, so that they are equal with and without
 wrappers."""
-
-
-Thing = TypeVar("Thing")
-
-
-class Held(Generic[Thing]):
-    """A set of weak references by identity.
-
-    Unlike a WeakSet it tests membership without hashing, which happens several times per step.
-    """
-
-    def __init__(self, things: Iterable[Thing]) -> None:
-        self._refs: dict[int, weakref.ref[Thing]] = {}
-        for each in things:
-            self.add(each)
-
-    def add(self, thing: Thing) -> None:
-        self._refs[id(thing)] = weakref.ref(thing)
-
-    def __contains__(self, thing: object) -> bool:
-        ref = self._refs.get(id(thing))
-        return ref is not None and ref() is thing
-
-    def __iter__(self) -> Iterator[Thing]:
-        return iter([thing for ref in self._refs.values() if (thing := ref()) is not None])
-
-    def at_most_one(self) -> bool:
-        return len(self._refs) < 2 or len(self) < 2
-
-    def __len__(self) -> int:
-        """Removes dead references and returns the number of live objects."""
-        for key in [key for key, ref in self._refs.items() if ref() is None]:
-            del self._refs[key]
-        return len(self._refs)
 
 
 class Watched:
@@ -66,9 +33,9 @@ class Watched:
         scalers: Sequence[torch.amp.GradScaler],
     ) -> None:
         self.models = [weakref.ref(model) for model in models]
-        self.optimizers: Held[torch.optim.Optimizer] = Held(optimizers)
-        self.scalers: Held[torch.amp.GradScaler] = Held(scalers)
-        self._scaling: Held[torch.amp.GradScaler] = Held(())
+        self.optimizers: WeakIdSet[torch.optim.Optimizer] = WeakIdSet(optimizers)
+        self.scalers: WeakIdSet[torch.amp.GradScaler] = WeakIdSet(scalers)
+        self._scaling: WeakIdSet[torch.amp.GradScaler] = WeakIdSet(())
         """Scalers that have scaled a loss, whether or not they were passed to watch()."""
         self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
@@ -94,22 +61,24 @@ class Watched:
         A parameter that is added or replaced later gets a new index.
         """
         present = list(_parameters(optimizer))
-        known, indices = self._plans.get(optimizer, ((), ()))
-        if len(known) != len(present) or any(ref() is not each for ref, each in zip(known, present, strict=True)):
-            indices = self._place(optimizer)
-            self._plans[optimizer] = [weakref.ref(each) for each in present], indices
+        known_refs, indices = self._plans.get(optimizer, ((), ()))
+        if len(known_refs) != len(present) or any(
+            ref() is not tensor for ref, tensor in zip(known_refs, present, strict=True)
+        ):
+            indices = self._add_all(optimizer)
+            self._plans[optimizer] = [weakref.ref(tensor) for tensor in present], indices
         return present, list(indices)
 
     def alive(self) -> list[tuple[int, torch.Tensor]]:
         """Returns (index, tensor) of all live tensors, trained or not."""
-        found = [(index, ref()) for ref, index in self._index.values()]
-        return [(index, tensor) for index, tensor in found if tensor is not None]
+        pairs = [(index, ref()) for ref, index in self._index.values()]
+        return [(index, tensor) for index, tensor in pairs if tensor is not None]
 
     def join(self, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:
         """Adds an optimizer created later, and the named tensors of the models it trains."""
         for model in models:
             prefix = f"model{len(self.models)}." if self.models else ""
-            if any(not self.knows(each) for each in model.parameters()):
+            if any(not self.knows(parameter) for parameter in model.parameters()):
                 self.models.append(weakref.ref(model))
             for name, parameter in _named([model]):
                 self._add(prefix + name, parameter)
@@ -141,19 +110,23 @@ class Watched:
         if not parameters:
             return []
         ends = (len(parameters), id(parameters[0]), id(parameters[-1]))
-        known, owners = self._owners
-        if ends != known or self._index_of(parameters[0]) is None or self._index_of(parameters[-1]) is None:
-            asked = set(map(id, parameters))
-            found = [each for each in self.optimizers if not asked.isdisjoint(map(id, _parameters(each)))]
-            self._owners = ends, owners = ends, [weakref.ref(each) for each in found]
+        known_ends, owners = self._owners
+        if ends != known_ends or self._index_of(parameters[0]) is None or self._index_of(parameters[-1]) is None:
+            ids = set(map(id, parameters))
+            owning = [optimizer for optimizer in self.optimizers if not ids.isdisjoint(map(id, _parameters(optimizer)))]
+            self._owners = ends, owners = ends, [weakref.ref(optimizer) for optimizer in owning]
         return [owner for ref in owners if (owner := ref()) is not None]
 
     def optimizers_of_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
         """Returns the watched optimizers that own a parameter with any of these gradients."""
-        asked = set(map(id, gradients))
-        return [each for each in self.optimizers if any(id(one.grad) in asked for one in _parameters(each))]
+        ids = set(map(id, gradients))
+        return [
+            optimizer
+            for optimizer in self.optimizers
+            if any(id(parameter.grad) in ids for parameter in _parameters(optimizer))
+        ]
 
-    def alone(self) -> bool:
+    def at_most_one_each(self) -> bool:
         """Whether there is at most one optimizer and at most one scaler."""
         return self.optimizers.at_most_one() and self.scalers.at_most_one()
 
@@ -191,7 +164,7 @@ class Watched:
 
     def unscaled(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a scaler has unscaled this optimizer's gradients in this step."""
-        stages = [_state(each, optimizer).get("stage") for each in self._scalers_of(optimizer)]
+        stages = [_state(scaler, optimizer).get("stage") for scaler in self._scalers_of(optimizer)]
         return OptState.UNSCALED in stages
 
     def scaled_by_one(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -202,22 +175,22 @@ class Watched:
         """Whether the scaler found Inf in this optimizer's gradients, if the host knows it."""
         scaler = self._scaler(optimizer)
         state = {} if scaler is None else _state(scaler, optimizer)
-        found = [each for each in state.get("found_inf_per_device", {}).values() if each.is_cpu]
-        return bool(found) and unseen(lambda: any(float(each) > 0 for each in found), found)
+        numbers = [number for number in state.get("found_inf_per_device", {}).values() if number.is_cpu]
+        return bool(numbers) and unseen(lambda: any(float(number) > 0 for number in numbers), numbers)
 
     def _scalers_of(self, optimizer: torch.optim.Optimizer) -> tuple[torch.amp.GradScaler, ...]:
         """Returns the scaler that has used this optimizer, else all that may use it."""
         used = self._scaler(optimizer)
         if used is not None:
             return (used,)
-        ours = tuple(each for each in self._scaling if each in self.scalers)
-        return ours or tuple(self.scalers) or tuple(self._scaling)
+        watched = tuple(scaler for scaler in self._scaling if scaler in self.scalers)
+        return watched or tuple(self.scalers) or tuple(self._scaling)
 
     def _scaler(self, optimizer: torch.optim.Optimizer) -> torch.amp.GradScaler | None:
-        known = self._scaler_of.get(optimizer)
-        return known() if known else None
+        scaler_ref = self._scaler_of.get(optimizer)
+        return scaler_ref() if scaler_ref else None
 
-    def _place(self, optimizer: torch.optim.Optimizer) -> list[int]:
+    def _add_all(self, optimizer: torch.optim.Optimizer) -> list[int]:
         return [
             self._add(f"group{number}.{position}", parameter)
             for number, group in enumerate(optimizer.param_groups)
@@ -246,7 +219,7 @@ def _kinds(kind: type) -> list[type]:
     FSDP's ShardedGradScaler, for example, has methods of its own.
     """
     derived: list[type] = type.__subclasses__(kind)
-    return [kind, *(each for one in derived for each in _kinds(one))]
+    return [kind, *(descendant for child in derived for descendant in _kinds(child))]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -262,54 +235,6 @@ def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> di
 def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the optimizer argument of scaler.step(optimizer) or scaler.unscale_(optimizer=optimizer)."""
     return args[1] if len(args) > 1 else kwargs.get("optimizer")
-
-
-def gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Returns gradient() of each parameter.
-
-    Most gradients are dense, plain and without history; they need no further torch calls.
-    """
-    found = [parameter.grad for parameter in parameters]
-    rest = [at for at, each in enumerate(found) if not _is_usual(each)]
-    if rest:
-        held = [each for each in (found[at] for at in rest) if each is not None]
-        mended = unseen(lambda: [gradient(parameters[at]) for at in rest], held)
-        for at, each in zip(rest, mended, strict=True):
-            found[at] = each
-    return found
-
-
-def _is_usual(found: torch.Tensor | None) -> bool:
-    return (
-        type(found) is torch.Tensor
-        and found.dtype in _USUAL
-        and found.layout is torch.strided
-        and not (found.requires_grad or found.is_meta)
-        and found.numel() > 0
-    )
-
-
-_USUAL = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Returns the gradient of this rank as a dense real tensor, or None.
-
-    Sparse: the coalesced values. Sharded (DTensor): the local shard, so that no collective starts; None if each rank
-    has only a summand of it. Complex: viewed as pairs of reals.
-    """
-    found = parameter.grad
-    if found is None or is_partial(found):
-        return None
-    found = shard(found)
-    if not has_numbers(found):
-        return None
-    found = found.detach()
-    if found.is_sparse:
-        found = (found if found.is_coalesced() else found.coalesce()).values()
-    if found.is_complex():
-        found = torch.view_as_real(found)
-    return found if found.layout is torch.strided and found.is_floating_point() and found.numel() else None
 
 
 def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -38,7 +38,7 @@ class Run:
     ) -> None:
         self.id, self.name, self.path = id, name, path
         self._session = session
-        self._await_end = await_delivery
+        self._await_delivery = await_delivery
         self._autocasts = [guard.autocast for guard in guards if hasattr(guard, "autocast")]
 
     def __repr__(self) -> str:
@@ -62,8 +62,8 @@ class Run:
 
         device = device_type or self._device_type(torch.cuda.is_available())
         for autocast in self._autocasts:
-            found: torch.autocast = autocast(device, dtype, options)
-            return found
+            replaced: torch.autocast = autocast(device, dtype, options)
+            return replaced
         return torch.autocast(device, dtype, **options)
 
     def log(self, *, step: float | None = None, **values: Any) -> None:
@@ -91,11 +91,11 @@ class Run:
         automatically at exit; a second call has no effect.
         """
         session, self._session = self._session, None
-        if session is not None and session.close() and self._await_end is not None:
-            self._await_end()
+        if session is not None and session.close() and self._await_delivery is not None:
+            self._await_delivery()
 
     def _device_type(self, has_cuda: bool) -> str:
         models = () if self._session is None else self._session.watched.models
-        weights = (each for ref in models if (model := ref()) is not None for each in model.parameters())
+        weights = (weight for ref in models if (model := ref()) is not None for weight in model.parameters())
         first = next(weights, None)
         return str(first.device.type) if first is not None else "cuda" if has_cuda else "cpu"

@@ -44,36 +44,36 @@ Facts = dict[str, str]
 
 def environment(watched: Watched) -> Facts:
     """Returns all known facts of where and how a run trains."""
-    found: Facts = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
+    facts: Facts = {"torch": str(torch.__version__), "python": platform.python_version(), "ammeter": __version__}
     readers: tuple[Callable[[Watched], Facts], ...] = (_of_device, _of_model, _of_optimizers, _of_program)
     for read in readers:
         with suppress(Exception):  # a class of the program may raise anything; the other facts stay
-            found |= read(watched)
+            facts |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
-    found |= identity.launcher() | {"dtypes": ",".join(dtypes)}
-    return {name: here.fact(name, value)[:MAX_FACT_CHARS] for name, value in found.items()}
+    facts |= identity.launcher() | {"dtypes": ",".join(dtypes)}
+    return {name: here.fact(name, value)[:MAX_FACT_CHARS] for name, value in facts.items()}
 
 
 def _of_device(watched: Watched) -> Facts:
     if not torch.cuda.is_available():
         cpu = _CPU_MODEL.search(_start_of(CPU))
-        found = {"device": platform.machine(), "threads": str(torch.get_num_threads())}
-        return found | ({"cpu": cpu[1].strip()} if cpu else {})
+        facts = {"device": platform.machine(), "threads": str(torch.get_num_threads())}
+        return facts | ({"cpu": cpu[1].strip()} if cpu else {})
     devices = _devices(watched)
-    found = {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "devices": str(len(devices))}
-    return found | _of_nvidia(watched)
+    facts = {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "devices": str(len(devices))}
+    return facts | _of_nvidia(watched)
 
 
 def _of_nvidia(watched: Watched) -> Facts:
     if torch.version.cuda is None:
         return {}
-    found = capability() | uuids(watched)
+    facts = capability() | uuids(watched)
     driver = _DRIVER_VERSION.search(_start_of(DRIVER))
-    found |= {"driver": driver[0]} if driver else {}
+    facts |= {"driver": driver[0]} if driver else {}
     with suppress(RuntimeError):  # incompatible libraries: the program gets the error where it uses them
         version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        found |= {"cudnn": str(version)} if version else {}
-    return found
+        facts |= {"cudnn": str(version)} if version else {}
+    return facts
 
 
 def capability() -> Facts:
@@ -91,9 +91,9 @@ def uuids(watched: Watched) -> Facts:
     """
     if torch.version.cuda is None:
         return {}
-    properties = [torch.cuda.get_device_properties(each) for each in _devices(watched)]
-    found = sorted(f"GPU-{each.uuid}" for each in properties if getattr(each, "uuid", None))
-    return {"device_uuid": ",".join(found)} if found else {}
+    properties = [torch.cuda.get_device_properties(device) for device in _devices(watched)]
+    names = sorted(f"GPU-{device.uuid}" for device in properties if getattr(device, "uuid", None))
+    return {"device_uuid": ",".join(names)} if names else {}
 
 
 def _devices(watched: Watched) -> list[torch.device]:
@@ -101,24 +101,25 @@ def _devices(watched: Watched) -> list[torch.device]:
 
     The model may not have been moved to a device yet.
     """
-    found = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
+    devices = {tensor.device for _, tensor in watched.alive() if tensor.device.type == "cuda"}
     for ref in watched.models:
         model = ref()
         if isinstance(model, torch.nn.DataParallel):
-            found |= {torch.device("cuda", each) for each in model.device_ids}
-    return sorted(found, key=str) or [torch.device("cuda", torch.cuda.current_device())]
+            devices |= {torch.device("cuda", index) for index in model.device_ids}
+    return sorted(devices, key=str) or [torch.device("cuda", torch.cuda.current_device())]
 
 
 def _of_model(watched: Watched) -> Facts:
     """Returns the parameter counts of the whole model, even if ranks have shards."""
-    own = {id(each): each for ref in watched.models if (model := ref()) is not None for each in model.parameters()}
-    known = [each for each in own.values() if not is_lazy(each)]
-    if not known:
+    models = [model for ref in watched.models if (model := ref()) is not None]
+    distinct = {id(parameter): parameter for model in models for parameter in model.parameters()}
+    parameters = [parameter for parameter in distinct.values() if not is_lazy(parameter)]
+    if not parameters:
         return {}
     return {
-        "parameters": str(sum(each.numel() for each in known)),
-        "trainable_parameters": str(sum(each.numel() for each in known if each.requires_grad)),
-        "parameter_tensors": str(len(known)),
+        "parameters": str(sum(parameter.numel() for parameter in parameters)),
+        "trainable_parameters": str(sum(parameter.numel() for parameter in parameters if parameter.requires_grad)),
+        "parameter_tensors": str(len(parameters)),
     }
 
 
@@ -133,20 +134,20 @@ def _of_optimizers(watched: Watched) -> Facts:
     optimizer: the classes. optimizer.tensors: number of tensors in each group. optimizer.lr and other settings: one
     value per parameter group, or a single one if all are equal. With a scheduler, lr is the initial value.
     """
-    optimizers = [innermost(each) for each in watched.optimizers]
+    optimizers = [innermost(optimizer) for optimizer in watched.optimizers]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not groups:
         return {}
     names = dict.fromkeys(name for group in groups for name in group if isinstance(name, str))
-    found = {OPTIMIZER: "+".join(type(each).__name__ for each in optimizers)}
-    found[f"{OPTIMIZER}.tensors"] = _of_groups([str(len(group["params"])) for group in groups], together=False)
+    facts = {OPTIMIZER: "+".join(type(optimizer).__name__ for optimizer in optimizers)}
+    facts[f"{OPTIMIZER}.tensors"] = ", ".join(str(len(group["params"])) for group in groups)
     for name in [name for name in names if name not in NOT_SETTINGS][:MAX_SETTINGS]:
         values = [
             _setting(group.get("initial_lr", group.get("lr")) if name == "lr" else group.get(name)) for group in groups
         ]
         if any(value is not None for value in values):
-            found[f"{OPTIMIZER}.{name}"] = _of_groups([value or "not set" for value in values])
-    return found
+            facts[f"{OPTIMIZER}.{name}"] = _of_groups([value or "not set" for value in values])
+    return facts
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -158,17 +159,17 @@ def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _of_groups(values: Sequence[str], together: bool = True) -> str:
-    return values[0] if together and len(set(values)) == 1 else ", ".join(values)
+def _of_groups(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else ", ".join(values)
 
 
 def _setting(value: Any) -> str | None:
     """Formats a plain value; a tensor on a device is not waited for."""
     if isinstance(value, torch.Tensor):
-        known = async_copy.known(value)
-        return "on the device" if known is None else repr(float(known))
+        number = async_copy.known(value)
+        return "on the device" if number is None else repr(float(number))
     if isinstance(value, list | tuple):
-        parts = [_setting(each) or "None" for each in value]
+        parts = [_setting(entry) or "None" for entry in value]
         return f"({', '.join(parts)})"
     if isinstance(value, bool | str) or value is None:
         return None if value is None else str(value)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording import budget
-from ammeter.recording.budget import SELDOM, STRETCH, YOUNG, Attention, Governor
+from ammeter.recording import attention
+from ammeter.recording.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS, Attention
+from ammeter.recording.budget import Governor
 from tests.agent.probes.call_order.test_healthy import HEALTHY, Program
 from tests.agent.training import events, stream
 
@@ -30,15 +31,15 @@ def test_a_run_of_long_steps_is_followed_all_along() -> None:
 
 def test_a_run_of_short_steps_keeps_to_its_share_behind_its_first_steps() -> None:
     followed = follow(Governor(0.01), 20_000, 0.02, 0.0002, 0.00005)
-    assert all(followed[:YOUNG])
-    later = followed[2 * SELDOM :]
+    assert all(followed[:FIRST_STRETCH_STEPS])
+    later = followed[2 * MAX_INTERVAL_STEPS :]
     share = sum(later) / len(later)
     assert share == pytest.approx((0.005 * 0.02 - 0.00005) / (0.0002 - 0.00005), rel=0.2)
 
 
 def test_a_run_of_tiny_steps_is_followed_at_least_now_and_then() -> None:
-    later = follow(Governor(0.01), 20_000, 0.001, 0.0002, 0.00005)[2 * SELDOM :]
-    assert sum(later) / len(later) == pytest.approx(STRETCH / (STRETCH + SELDOM), rel=0.2)
+    later = follow(Governor(0.01), 20_000, 0.001, 0.0002, 0.00005)[2 * MAX_INTERVAL_STEPS :]
+    assert sum(later) / len(later) == pytest.approx(STRETCH_STEPS / (STRETCH_STEPS + MAX_INTERVAL_STEPS), rel=0.2)
 
 
 def test_preset_full_follows_every_call() -> None:
@@ -47,13 +48,13 @@ def test_preset_full_follows_every_call() -> None:
 
 def test_a_bad_step_is_followed_by_a_stretch_but_not_each_of_them() -> None:
     governor = Governor(0.01)
-    follow(governor, 2 * SELDOM, 0.001, 0.0002, 0.00005)
-    while governor.attention.follows or governor.attention.steps < SELDOM // 8:
+    follow(governor, 2 * MAX_INTERVAL_STEPS, 0.001, 0.0002, 0.00005)
+    while governor.attention.follows or governor.attention.steps < MAX_INTERVAL_STEPS // 8:
         governor.earn(0.001, 0.00005)
         governor.follows(False)
     assert governor.follows(True)
     followed = []
-    for _ in range(SELDOM):
+    for _ in range(MAX_INTERVAL_STEPS):
         governor.earn(0.001, 0.0002 if governor.attention.follows else 0.00005)
         followed.append(governor.follows(True))
     assert 0.3 > sum(followed) / len(followed)
@@ -62,10 +63,10 @@ def test_a_bad_step_is_followed_by_a_stretch_but_not_each_of_them() -> None:
 @pytest.fixture
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps followed, one or two left out."""
-    monkeypatch.setattr(budget, "YOUNG", 2)
-    monkeypatch.setattr(budget, "STRETCH", 2)
+    monkeypatch.setattr(attention, "FIRST_STRETCH_STEPS", 2)
+    monkeypatch.setattr(attention, "STRETCH_STEPS", 2)
     lengths = iter([1, 2, 1, 3] * 10_000)
-    monkeypatch.setattr(Attention, "_rest", lambda self, seconds: next(lengths))
+    monkeypatch.setattr(Attention, "_interval", lambda self, seconds: next(lengths))
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning")

@@ -82,7 +82,7 @@ def test_what_every_step_costs_is_paid_before_a_reading() -> None:
         total += spent
         governor.earn(0.08, spent)
     assert total <= 0.01 * 2000 * 0.08
-    assert 80 < governor.norms.taken < 300
+    assert 80 < governor.norms.allowed < 300
 
 
 def test_a_run_whose_fixed_cost_eats_the_budget_is_read_now_and_then() -> None:
@@ -93,4 +93,4 @@ def test_a_run_whose_fixed_cost_eats_the_budget_is_read_now_and_then() -> None:
             governor.norms.spend(0.0005)
             spent += 0.0005
         governor.earn(0.002, spent)
-    assert 0 < governor.norms.taken < 300
+    assert 0 < governor.norms.allowed < 300

@@ -298,7 +298,7 @@ def _trained_in_a_checkpoint(folder: Path | None, divisor: float | torch.Tensor)
 def test_a_block_that_is_computed_again_in_backward_is_so_no_more_often_for_us(
     tells: bool, divisor: float | torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_graph, "SAVED_TELL_HOOKS", tells and loss_graph.SAVED_TELL_HOOKS)
+    monkeypatch.setattr(loss_graph, "SAVED_TENSORS_EXPOSE_HOOKS", tells and loss_graph.SAVED_TENSORS_EXPOSE_HOOKS)
     monkeypatch.setattr(loss_graph, "_hooks_seen", False)
     before = patch.attached()
     assert _trained_in_a_checkpoint(None, divisor) == _trained_in_a_checkpoint(tmp_path, divisor)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording import session
+from ammeter.recording import row_queue
 from ammeter.tensors.async_copy import Array
 from ammeter.wire.frames import Bye, Lost
 from tests.agent.training import stream
@@ -52,7 +52,7 @@ class Program:
         self.model(torch.ones(1, 2)).sum().backward()
         number = Number()
         self.session.row.later("user:late", number)
-        self.session.columns(["late"], 10)
+        self.session.columns.add(["late"], 10)
         self.optimizer.step()
         return number
 
@@ -62,7 +62,7 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    monkeypatch.setattr(session, "LAST_WAIT", 0.05)
+    monkeypatch.setattr(row_queue, "DRAIN_SECONDS", 0.05)
     return Program(tmp_path)
 
 
@@ -90,8 +90,8 @@ def test_a_number_that_never_arrives_costs_its_row_which_is_counted(program: Pro
 
 
 def test_a_device_far_behind_loses_the_oldest_rows_and_memory_stays_bounded(program: Program) -> None:
-    numbers = [program.step() for _ in range(session.MAX_LATE_ROWS + 10)]
-    assert len(program.session._closed) <= session.MAX_LATE_ROWS + 1
+    numbers = [program.step() for _ in range(row_queue.MAX_LATE_ROWS + 10)]
+    assert len(program.session.rows._closed) <= row_queue.MAX_LATE_ROWS + 1
     for number in numbers:
         number.there = True
     program.run.close()

@@ -99,8 +99,8 @@ def _resident() -> int:
 def _census(run: ammeter.Run) -> dict[str, int]:
     """What there is when no row is held back: of short steps some are, up to 97 where they are rested in."""
     assert run._session is not None
-    run._session.leave_fast_path()
-    run._session._flush()
+    run._session.fast_path.leave()
+    run._session.rows.flush()
     gc.collect()
     return {
         "objects": len(gc.get_objects()),

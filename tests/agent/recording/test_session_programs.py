@@ -254,7 +254,7 @@ def _train_starved(folder: Path, loop: Loop) -> Trained:
     def starved(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
         from ammeter.recording import session
 
-        (here,) = [each for each in session._here if not each._off]
+        (here,) = [each for each in session._sessions if not each.off]
         here.governor.norms.cost = here.governor.full.cost = 1e9
         loop(model, optimizer, scaler)
 

@@ -179,14 +179,14 @@ def test_a_program_whose_collector_is_away_is_told_at_its_end(
 ) -> None:
     monkeypatch.setenv("AMMETER_RUN_ID", RUN)
     monkeypatch.setenv("AMMETER_FLUSH", "0.2")
-    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", run_folder.parent)
+    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", run_folder.parent)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     model = torch.nn.Linear(2, 1)
     run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), url=url, dir=run_folder.parent)
     assert RUN == run.id
     run.close()
-    assert f"after 0.2 s {url} has not taken all of this run; its shipper goes on trying" in caplog.text
+    assert f"after 0.2 s {url} has not acknowledged all of this run; the shipper retries" in caplog.text
     assert f"Meanwhile: ammeter report {run_folder}" in caplog.text
     until(lambda: shipper_pid(run_folder))
 
@@ -199,7 +199,7 @@ def test_a_program_whose_collector_says_that_it_has_more_than_it_was_sent_is_tol
 ) -> None:
     monkeypatch.setenv("AMMETER_RUN_ID", RUN)
     monkeypatch.setenv("AMMETER_FLUSH", "5")
-    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", run_folder.parent)
+    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", run_folder.parent)
     double.rules.append(lambda _: Reply(200, {"offset": 2**63 - 1}))
     model = torch.nn.Linear(2, 1)
     run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=1), url=double.url, dir=run_folder.parent)

@@ -6,7 +6,8 @@ import weakref
 import pytest
 import torch
 
-from ammeter.torch_hooks.targets import Watched, gradient, optimizer_in
+from ammeter.torch_hooks.gradients import gradient
+from ammeter.torch_hooks.targets import Watched, optimizer_in
 
 
 def _sgd(*parameters: torch.Tensor) -> torch.optim.SGD:

@@ -28,9 +28,7 @@ print(bits(), flush=True)
 run.close()
 """
 
-ON_DISK = (
-    "import ammeter.watching.setup; from pathlib import Path; ammeter.watching.setup.HOT_FOLDER = Path('/nowhere')\n"
-)
+ON_DISK = "from pathlib import Path; from ammeter.watching import delivery; delivery.TMPFS_FOLDER = Path('/nowhere')\n"
 """Where there is no tmpfs."""
 
 
@@ -709,8 +707,8 @@ def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(tmp_path: Path) -> 
 @pytest.mark.parametrize("at", [-1, 9], ids=["before it is used", "in the middle"])
 def test_a_tmpfs_that_fills_up_costs_no_row(at: int, small: Path, tmp_path: Path) -> None:
     filler = str(small / "filler")
-    hot = "import ammeter.watching.setup; from pathlib import Path\n"
-    hot += f"ammeter.watching.setup.HOT_FOLDER = Path({str(small)!r}); ammeter.watching.setup.HOT_FREE_BYTES = 0\n"
+    hot = "from pathlib import Path; from ammeter.watching import delivery\n"
+    hot += f"delivery.TMPFS_FOLDER = Path({str(small)!r}); delivery.MIN_FREE_TMPFS_BYTES = 0\n"
     begin = """
         def fill(path, mode="wb"):
             with open(path, mode, buffering=0) as file:

@@ -216,7 +216,7 @@ def test_an_interrupt_at_a_write_loses_nothing_else(
         return written
 
     monkeypatch.setattr(os, "write", interrupted)
-    monkeypatch.setattr("ammeter.recording.session.HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("ammeter.recording.row_queue.BATCH_SECONDS", 0.0)
     stopped = 0
     for _ in range(20):
         try:

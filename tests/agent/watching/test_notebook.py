@@ -82,7 +82,7 @@ def ordered(found: Ended) -> list[list[Any]]:
 def test_a_cell_that_watches_the_same_again_ends_the_first_run(kind: str, tmp_path: Path) -> None:
     found = notebook(tmp_path, MODEL, WATCH, TRAIN, WATCH, TRAIN, TRAIN, kind=kind)
     first, second = ordered(found)
-    assert ("closed", "another watch() of the same parameters has taken over") == bye(first)
+    assert ("closed", "another watch() of the same parameters replaces it") == bye(first)
     assert ("exit", "") == bye(second)
     assert ([0, 1, 2], [0, 1, 2, 3, 4, 5]) == (steps(first), steps(second)), found.err
 

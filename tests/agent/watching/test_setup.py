@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording.session import HOLD_SECONDS
+from ammeter.recording.row_queue import BATCH_SECONDS
 from ammeter.torch_hooks.targets import Watched
 from ammeter.watching import run_facts
 from ammeter.wire.frames import Hello
@@ -93,7 +93,7 @@ UNWATCHED = programs.BEGIN.replace("run = ammeter.watch(model, optimizer)\n", ""
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Programs by name, ended; they run two at a time, for importing torch is most of what they do."""
     folder = tmp_path_factory.mktemp("programs")
-    two_steps = f"import time\nstep()\ntime.sleep({2 * HOLD_SECONDS})\nstep()\nprint('done', flush=True)\n"
+    two_steps = f"import time\nstep()\ntime.sleep({2 * BATCH_SECONDS})\nstep()\nprint('done', flush=True)\n"
     wanted = {name: (programs.BEGIN, two_steps + body) for name, (body, *_) in ENDS.items()}
     wanted["spawns children"] = (UNWATCHED, CHILD + MAIN + "    multiprocessing.spawn(child, nprocs=2)\n")
     wanted["forks children"] = (UNWATCHED, CHILD + FORKS)

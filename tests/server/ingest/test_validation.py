@@ -76,7 +76,7 @@ def check_all(entries: Sequence[Entry], refused: Sequence[int] = (), most: Seque
 def test_no_run_of_any_preset_comes_near_the_bound(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ammeter.watching.setup.HOT_FOLDER", tmp_path)
+    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", tmp_path)
     model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(12)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = ammeter.watch(model, optimizer, dir=tmp_path / "runs", preset=preset, budget=0.5)

@@ -24,6 +24,7 @@ from ammeter.probes.profiling import Profiling
 from ammeter.recording.session import Session
 from ammeter.redaction import text
 from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.compiled_code import uncompiled
 from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.watching import setup
 from ammeter.watching.handle import Run
@@ -96,7 +97,7 @@ class StandIn:
             self._looked = True
             self._begin(find(None))
             if self._session is not None:
-                patch.hear_backward(args, kwargs)
+                patch.call_late_backward(args, kwargs)
 
     def _scaler_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
@@ -201,7 +202,7 @@ class StandIn:
                 _say(f"ammeter: {what} is not watched ({type(error).__name__}: {error}); training goes on")
                 self._note("failed", f"a fault of Ammeter's own ({type(error).__name__}: {error})")
 
-        return patch.uncompiled(guarded)
+        return uncompiled(guarded)
 
 
 def _hooks() -> OrderedDict[int, Any]:

@@ -18,7 +18,7 @@ from ammeter.tensors.hidden_reads import is_plain
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.clip_calls import (
     CLIP_ENDS,
-    CLIP_TELLS_NORM,
+    CLIP_REPORTS_NORM,
     clip_arguments,
     clip_function,
     older_clip_arguments,
@@ -37,7 +37,7 @@ class Clipping:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         by_value, done = guard(self._by_value), guard(self._clipped)
         return [
-            *self._session.while_awake([patch.function(*clip_function(), before=guard(self._by_norm))]),
+            *self._session.fast_path.pauses([patch.function(*clip_function(), before=guard(self._by_norm))]),
             *self._session.while_following([patch.function(*function, after=done) for function in CLIP_ENDS]),
             patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", after=by_value),
             patch.function(torch.nn.utils, "clip_grad_value_", after=by_value),
@@ -45,7 +45,7 @@ class Clipping:
 
     def _by_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         row, watched = self._session.row, self._session.watched
-        if CLIP_TELLS_NORM:
+        if CLIP_REPORTS_NORM:
             row.clip_is_finite = _is_finite(args[2] if len(args) > 2 else kwargs.get("total_norm"))
             parameters, max_norm = clip_arguments(args, kwargs)
             row.clipped = watched.optimizers_of(parameters)

@@ -13,7 +13,7 @@ from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, na
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks.targets import gradient
+from ammeter.torch_hooks.gradients import gradient
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext

@@ -82,7 +82,7 @@ class Outcomes:
         if lopsided:
             row.events.append(lopsided)
 
-    def skip_steps(self, first: int, count: int) -> None:
+    def count_fast_steps(self, first: int, count: int) -> None:
         """Records `count` consecutive steps that the only optimizer has applied."""
         for optimizer in self._session.watched.optimizers:
             record = self._records.setdefault(id(optimizer), Record())

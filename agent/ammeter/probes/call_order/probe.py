@@ -17,7 +17,7 @@ from ammeter.probes.call_order.precision import Precision
 from ammeter.probes.call_order.raised import Raised
 from ammeter.probes.call_order.scalers import Scalers
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.targets import optimizer_in
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Usage:
                     *patch.methods(scalers, "unscale_", before=guard(self._before_unscale)),
                     *patch.methods(scalers, "step", before=guard(self._before_scaler_step)),
                     *patch.methods(scalers, "update", before=guard(self._before_update)),
-                    patch.stepping(guard(self._before_step)),
-                    patch.stepped(guard(self._after_step)),
+                    optimizer_steps.before(guard(self._before_step)),
+                    optimizer_steps.after(guard(self._after_step)),
                 ]
             ),
             *patch.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
@@ -69,8 +69,8 @@ class Usage:
         """Discards the outdated state of the gradients when calls are followed again."""
         self._order.reset()
 
-    def skip_steps(self, first: int, count: int) -> None:
-        self._outcomes.skip_steps(first, count)
+    def count_fast_steps(self, first: int, count: int) -> None:
+        self._outcomes.count_fast_steps(first, count)
 
     def finish(self, row: Row) -> None:
         self._events.finish(row)

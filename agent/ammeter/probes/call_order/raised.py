@@ -50,7 +50,7 @@ class Raised:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         handles = [self._session.forward.subscribe(raised=guard(self._left_forward))]
-        return [*self._session.while_awake(handles), AtEnd(guard(self._at_end))]
+        return [*self._session.fast_path.pauses(handles), AtEnd(guard(self._at_end))]
 
     def _left_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
         self._report(sys.exc_info()[1])

@@ -23,6 +23,7 @@ from ammeter.probes.checkpoint.files import absolute, folder_of, path_in_storage
 from ammeter.probes.checkpoint.relevance import Relevance
 from ammeter.probes.checkpoint.unwritten import UnwrittenCheckpoints
 from ammeter.torch_hooks import patch
+from ammeter.torch_hooks.hook_points import Handle
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -52,7 +53,7 @@ class Checkpoint:
         self._patched: list[Callable[..., Any]] = []
         self._attached = False
         self._module_count = 0
-        self._handles: list[patch.Handle] = []
+        self._handles: list[Handle] = []
         self._thread = threading.get_ident()
 
     def attach(self, guard: Guard) -> list[Any]:
@@ -96,7 +97,7 @@ class Checkpoint:
                 self._patched.append(patch_library)
                 self._handles += patch_library(module)
 
-    def _patch_torch(self, module: Any) -> list[patch.Handle]:
+    def _patch_torch(self, module: Any) -> list[Handle]:
         """Patches torch.serialization.
 
         torch.save calls _save inside a writer that ends the file. The legacy format and torch.load are one call each.
@@ -112,17 +113,17 @@ class Checkpoint:
             self._around(module, "_legacy_load", self._legacy_loaded),
         ]
 
-    def _patch_distributed(self, module: Any) -> list[patch.Handle]:
+    def _patch_distributed(self, module: Any) -> list[Handle]:
         """Patches the functions behind load, and behind save, save_state_dict and async_save's threads."""
         return [
             self._around(module.state_dict_saver, "_save_state_dict", self._shards_saved),
             self._around(module.state_dict_loader, "_load_state_dict", self._shards_loaded),
         ]
 
-    def _patch_safetensors(self, module: Any) -> list[patch.Handle]:
+    def _patch_safetensors(self, module: Any) -> list[Handle]:
         return [self._around(module, "serialize_file", self._tensors_saved)]
 
-    def _patch_fsspec(self, kind: Any) -> list[patch.Handle]:
+    def _patch_fsspec(self, kind: Any) -> list[Handle]:
         """Patches the method that opens a file in every kind of fsspec storage."""
         return [patch.method(kind, "open", after=self._guard(self._opened_by_fsspec))]
 
@@ -133,7 +134,7 @@ class Checkpoint:
         if "r" not in (mode or "rb"):
             self._unwritten.opened(path_in_storage(args[0], os.fspath(path)))
 
-    def _around(self, module: Any, name: str, after: Callable[..., None]) -> patch.Handle:
+    def _around(self, module: Any, name: str, after: Callable[..., None]) -> Handle:
         def begin(_: tuple[Any, ...], __: dict[str, Any]) -> None:
             self._began[threading.get_ident(), name] = perf_counter()
 

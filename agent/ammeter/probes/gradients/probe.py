@@ -15,10 +15,11 @@ from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, 
 from ammeter.probes.gradients.reading import GradientReader, GradientReading, Indices
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.clip_calls import about_to_change, clip_function, sorting_function
 from ammeter.torch_hooks.closures import closure_in
-from ammeter.torch_hooks.targets import gradients, optimizer_in
+from ammeter.torch_hooks.gradients import gradients
+from ammeter.torch_hooks.targets import optimizer_in
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -42,15 +43,15 @@ class Gradients:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
         self._unknown = {id(optimizer) for optimizer in self._session.watched.optimizers if _has_gradients(optimizer)}
-        return self._session.while_awake(
+        return self._session.fast_path.pauses(
             [
                 patch.backward(before=guard(self._backward)),
                 *patch.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
                 *patch.methods(kinds, "unscale_", before=guard(self._unscaling)),
                 patch.function(*clip_function(), before=guard(self._clipping)),
                 patch.function(*sorting_function(), before=guard(self._changing)),
-                patch.stepping(guard(self._stepping)),
-                patch.stepped(guard(self._stepped)),
+                optimizer_steps.before(guard(self._stepping)),
+                optimizer_steps.after(guard(self._stepped)),
             ]
         )
 
@@ -118,7 +119,7 @@ class Gradients:
         """
         self._unknown.discard(id(args[0]))
         closure = self._session.closure
-        if closure.optimizer == id(args[0]) and closure.evaluated and not closure.again:
+        if closure.optimizer == id(args[0]) and closure.evaluated and not closure.reevaluated:
             self._read_if_watched(args[0])
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -145,7 +146,7 @@ class Gradients:
 
     def _read_before_change(self, optimizer: torch.optim.Optimizer, *, always: bool = False) -> None:
         closure, key = self._session.closure, id(optimizer)
-        if closure.optimizer == key and closure.again:
+        if closure.optimizer == key and closure.reevaluated:
             return
         watched = self._session.watched
         known = key not in self._unknown and (

@@ -59,7 +59,10 @@ class Kernels:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
-        return [self, *self._session.while_awake([self._session.forward.subscribe(trains=guard(self._before_forward))])]
+        return [
+            self,
+            *self._session.fast_path.pauses([self._session.forward.subscribe(trains=guard(self._before_forward))]),
+        ]
 
     def remove(self) -> None:
         """Ends the census in progress and removes its hooks."""
@@ -83,7 +86,7 @@ class Kernels:
         else:
             self._open(innermost(module))
             return
-        self._session.governor.kernels.forgo()
+        self._session.governor.kernels.cancel()
 
     def _open(self, model: torch.nn.Module) -> None:
         self.remove()

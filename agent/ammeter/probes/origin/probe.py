@@ -19,13 +19,13 @@ from ammeter.probes.origin.hook_windows import HookWindows
 from ammeter.probes.origin.inputs import Inputs
 from ammeter.probes.origin.replay import ForwardCall, capture
 from ammeter.probes.origin.visits import Visits
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-    from ammeter.recording.fast_notes import FastStep
+    from ammeter.recording.fast_path import FastStep
     from ammeter.recording.row import Row
 
 REPEAT_STEPS = 100
@@ -74,11 +74,11 @@ class Origin:
         kinds = self._session.watched.scaler_kinds
         return [
             self,
-            *self._session.while_awake(
+            *self._session.fast_path.pauses(
                 [
                     self._session.forward.subscribe(trains=guard(self._before_forward)),
-                    patch.stepping(guard(self._before_step)),
-                    patch.stepped(guard(self._after_step)),
+                    optimizer_steps.before(guard(self._before_step)),
+                    optimizer_steps.after(guard(self._after_step)),
                     *patch.methods(kinds, "step", after=guard(self._after_scaler_step)),
                 ]
             ),
@@ -91,12 +91,12 @@ class Origin:
             self._read_after_backward(self._session.row, step, bad=True)
 
     def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
-        called = self._session.forward.latest() if is_open else None
+        called = self._session.forward.take_last() if is_open else None
         if called and self._session.working and "origin" not in row.raw:
             step = row.raw["origin"] = _Step()
             step.inputs.remember(*called, passes=fast_step.passes or fast_step.backwards or 1)
 
-    def wants(self) -> bool:
+    def wants_full_step(self) -> bool:
         """Checks for directives on the fast path, where no forward pass is observed.
 
         Returns:
@@ -104,10 +104,10 @@ class Origin:
         """
         directives = self._apply_directives()
         if directives:
-            self._session.stay_awake(2)
+            self._session.fast_path.avoid(2)
         return directives
 
-    def skip_steps(self, first: int, count: int) -> None:
+    def count_fast_steps(self, first: int, count: int) -> None:
         self._bad_steps = 0
 
     def remove(self) -> None:
@@ -156,7 +156,7 @@ class Origin:
             self._calls.append(capture(module, args, kwargs))
         step.inputs.remember(module, args, kwargs)
         if self._windows.is_on(row.step) and not is_compiled(module):
-            self._session.stay_awake()
+            self._session.fast_path.avoid()
             model = innermost(module)
             step.visits = step.visits or Visits()
             step.last_of_window = self._windows.is_last(row.step)

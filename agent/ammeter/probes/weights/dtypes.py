@@ -11,7 +11,7 @@ import torch
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.tensors.slices import MAX_TENSOR_ELEMENTS, readable
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps, patch
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -44,7 +44,7 @@ class Census:
         watched = self._session.watched
         guard(self._start)()
         return [
-            *self._session.while_awake([patch.stepped(guard(self._stepped))]),
+            *self._session.fast_path.pauses([optimizer_steps.after(guard(self._stepped))]),
             *patch.methods(watched.optimizer_kinds, "load_state_dict", after=guard(self._loaded)),
         ]
 

@@ -20,7 +20,7 @@ from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.updates import Part, Updates
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import optimizer_steps
 from ammeter.torch_hooks.closures import closure_in
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Weights:
             return []
         guard(self._prepare)()
         return [
-            *self._session.while_awake([patch.stepping(guard(self._stepping)), patch.stepped(guard(self._stepped))]),
+            *self._session.fast_path.pauses(
+                [optimizer_steps.before(guard(self._stepping)), optimizer_steps.after(guard(self._stepped))]
+            ),
             *self._copies.attach(guard),
         ]
 
@@ -80,7 +82,7 @@ class Weights:
             return
         if allowed:
             self._again.add(key)
-            self._session.stay_awake()
+            self._session.fast_path.avoid()
         gradients_exist = closure_in(args, kwargs) is None
         self._read(lambda: self._before(optimizer, again, gradients_exist))
         self._open[key] = perf_counter() - began

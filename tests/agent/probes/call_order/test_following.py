@@ -12,10 +12,10 @@ from torch.overrides import TorchFunctionMode
 from ammeter import probes
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.user import User
-from ammeter.recording.budget import SELDOM, STRETCH, YOUNG
+from ammeter.recording.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS
 from tests.agent.training import Seen, watching
 
-BEGINS = YOUNG + 23
+BEGINS = FIRST_STRETCH_STEPS + 23
 
 
 def train(folder: Path, mistake: str, steps: int, preset: str) -> Seen:
@@ -46,9 +46,9 @@ def test_where_every_step_is_followed_a_late_mistake_is_told_at_once(mistake: st
 
 @pytest.mark.parametrize("mistake", KINDS)
 def test_a_late_mistake_is_told_in_the_next_stretch_that_is_followed(mistake: str, tmp_path: Path) -> None:
-    seen = train(tmp_path, mistake, BEGINS + SELDOM + 2 * STRETCH, "default")
+    seen = train(tmp_path, mistake, BEGINS + MAX_INTERVAL_STEPS + 2 * STRETCH_STEPS, "default")
     assert [KINDS[mistake]] == list(seen.usage())
-    assert BEGINS <= seen.events(f"usage.{KINDS[mistake]}")[0].step <= BEGINS + SELDOM + STRETCH
+    assert BEGINS <= seen.events(f"usage.{KINDS[mistake]}")[0].step <= BEGINS + MAX_INTERVAL_STEPS + STRETCH_STEPS
 
 
 class Asked(TorchFunctionMode):

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ammeter
 from ammeter.probes.kernels import census, probe
 from ammeter.probes.kernels.census import Census
-from ammeter.recording.budget import EVERY, PRESETS
+from ammeter.recording.budget import PRESETS, UNLIMITED_SHARE
 from ammeter.wire.columns import measured
 from tests.agent.networks import NETWORKS, Network, attention, convolutions, custom, normal, train
 from tests.agent.training import events, stream
@@ -244,7 +244,9 @@ class Switched(torch.nn.Module):
 
 
 def test_a_census_is_told_again_when_the_share_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRESETS, "full", lambda budget: (EVERY, EVERY, EVERY, EVERY))
+    monkeypatch.setitem(
+        PRESETS, "full", lambda budget: (UNLIMITED_SHARE, UNLIMITED_SHARE, UNLIMITED_SHARE, UNLIMITED_SHARE)
+    )
 
     def before(step: int, network: Network) -> None:
         network.model.low = step < 4  # type: ignore[assignment]

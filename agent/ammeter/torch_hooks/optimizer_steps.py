@@ -1,0 +1,52 @@
+"""Calls back before and after any optimizer's own step(), through torch's global hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ammeter.torch_hooks.hook_points import Handle, HookPoint
+
+StepCallback = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""Receives (optimizer, args, kwargs) of a step() call."""
+
+
+def before(callback: StepCallback) -> Handle:
+    """Calls back before any optimizer's own step(), with the arguments of torch's global pre-hooks."""
+    return _BEFORE.join((callback,))
+
+
+def after(callback: StepCallback) -> Handle:
+    """Calls back after any optimizer's own step(), including fused optimizers that applied nothing."""
+    return _AFTER.join((callback,))
+
+
+class _Steps(HookPoint):
+    """One global torch hook for all subscribers to optimizers' step()."""
+
+    def __init__(self, register: Callable[[Any], Any]) -> None:
+        super().__init__(parts=1)
+        self._register = register
+        self._hook: Any = None
+
+    def join(self, subscriber: tuple[Any, ...]) -> Handle:
+        handle = super().join(subscriber)
+        if self._hook is None:
+            self._hook = self._register(self._call)
+        return handle
+
+    def leave(self, subscriber: tuple[Any, ...]) -> None:
+        super().leave(subscriber)
+        if not self.subscribers and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _call(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for call in self.calls[0]:
+            call(optimizer, args, kwargs)
+
+
+_BEFORE = _Steps(register_optimizer_step_pre_hook)
+_AFTER = _Steps(register_optimizer_step_post_hook)

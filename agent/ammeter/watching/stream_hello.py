@@ -1,0 +1,62 @@
+"""The first frame of a stream, from the arguments of watch() and the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ammeter.environment import identity
+from ammeter.environment.settings import silenced, variables
+from ammeter.redaction import here
+from ammeter.verdicts import silence
+from ammeter.watching.run_facts import environment
+from ammeter.wire.frames import Hello, Schema
+from ammeter.wire.metric_directions import BETTER
+
+if TYPE_CHECKING:
+    from ammeter.torch_hooks.targets import Watched
+
+
+def make_hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
+    """Returns the first frame of a stream: the run, its rank, and everything known before the first step."""
+    here.learn(variables())
+    project = options["project"] or "default"
+    run, default_name = identity.run_id(project)
+    rank, world_size = identity.rank()
+    config, tags = here.plain(options["config"]), here.tags(make_tags(options))  # first: it registers the secrets
+    return Hello(
+        run=run,
+        stream=uuid.uuid4().hex,
+        schema=Schema(),
+        rank=rank,
+        world_size=world_size,
+        host=identity.host(),
+        pid=os.getpid(),
+        started=time.time_ns(),
+        name=here.words(options["name"] or default_name or Path(sys.argv[0] or "python").stem),
+        project=here.words(project),
+        config=config,
+        tags=tags,
+        environment={**environment(watched), "command": here.command(sys.argv)},
+    )
+
+
+def make_tags(options: Mapping[str, Any]) -> dict[Any, Any]:
+    """Returns the tags, with the directions of metrics and the silenced verdicts."""
+    silenced_names = silenced_verdicts(options["tags"])
+    better = {f"{BETTER}{name}": direction for name, direction in options["better"].items()}
+    return {**options["tags"], **better, **({silence.TAG: silenced_names} if silenced_names else {})}
+
+
+def silenced_verdicts(tags: Mapping[Any, Any]) -> str:
+    """Returns the silenced verdicts, from the run's tag and AMMETER_SILENCE.
+
+    Raises:
+        ValueError: a name is not a verdict.
+    """
+    return ",".join(silence.names([str(tags.get(silence.TAG) or ""), silenced()]))

@@ -113,7 +113,7 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments) -> Run:
     writer = _journal_kind(guards)(folder / hello.stream, hot=tmpfs, hot_bytes=tmpfs_bytes)
     replay = bool(options.get("replay"))
     session = Session(watched, writer, hello, settings.budget, options["preset"], PROBES, replay=replay)
-    await_delivery = partial(delivery.await_delivery, writer.folder, settings)
+    await_delivery: Callable[[], None] = partial(delivery.await_delivery, writer.folder, settings)
     try:
         session.attach()
         if guards:

@@ -160,7 +160,7 @@ class StandIn:
             note_termination(self._session.journal.folder)
         if self._said.profile:
             profiling = Profiling(self._session)
-            self._session._handles += profiling.attach(self._session.guard(profiling.name))
+            self._session.handles += profiling.attach(self._session.guard(profiling.name))
         self._introduce(run)
 
     def _introduce(self, run: Run) -> None:

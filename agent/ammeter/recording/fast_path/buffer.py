@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import TYPE_CHECKING
 
 from ammeter.recording.fast_path.steps import FastStep, PackedSteps
@@ -72,7 +72,8 @@ class Buffer:
             self._session.select_callbacks(is_urgent=False)
 
     def _begin_interval(self, now: float) -> None:
-        self._flushed_at, self._epoch_ns = now, time_ns() - int(now * 1e9)
+        self._flushed_at = now
+        self._epoch_ns = time_ns() - int(perf_counter() * 1e9)  # read together: now may be older
 
     def _account(self) -> None:
         """Adds the steps that became rows to the budget."""

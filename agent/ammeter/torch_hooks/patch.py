@@ -158,7 +158,8 @@ class _Tap(HookPoint):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a pass-through that needs no ammeter, for classes pickled by value (cloudpickle)."""
-        return SimpleNamespace, (), {"active": False, "overridden": False, "subscribers": (), "name": self.name}
+        state = {"active": False, "overridden": False, "subscribers": (), "latest": {}, "name": self.name}
+        return SimpleNamespace, (), state
 
 
 class CallTap(_Tap):

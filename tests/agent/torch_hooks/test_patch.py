@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import CellType, FunctionType
 from typing import Any
 
 import pytest
@@ -117,11 +118,15 @@ def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> No
             return value + 1
 
     handle = patch.called(Called, lambda args, kwargs: None)
-    (held,) = [each for each in patch._taps.values() if each.owner is Called]
-    again = pickle.loads(pickle.dumps(held))
+    (tap,) = [tap for tap in patch._taps.values() if tap.owner is Called]
+    again = pickle.loads(pickle.dumps(tap))
+    wrapper: Any = vars(Called)["__call__"]
     handle.remove()
     assert ("__call__", ()) == (again.name, again.subscribers)
     assert "ammeter" not in type(again).__module__
+    cells = [CellType(again) if cell.cell_contents is tap else cell for cell in wrapper.__closure__]
+    unpickled = FunctionType(wrapper.__code__, wrapper.__globals__, closure=tuple(cells))
+    assert 4 == unpickled(Called(), 3)
 
 
 def test_an_unknown_name_is_refused_by_name() -> None:

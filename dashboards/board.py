@@ -41,7 +41,7 @@ class Board:
 
 def built(board: Board) -> Dashboard:
     """Builds the Grafana board. Links use panel ids; Grafana assigns the id of the board."""
-    made = (
+    builder = (
         dashboard.Dashboard(board.title)
         .uid(f"ammeter-{board.name}")
         .description(board.description)
@@ -59,14 +59,14 @@ def built(board: Board) -> Dashboard:
         .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     )
     for variable in board.variables:
-        made = made.with_variable(variable)
+        builder = builder.with_variable(variable)
     for title, panels in (("", UP), *board.rows):
-        ready = [each for each in panels if not awaited(each)]
+        ready = [panel for panel in panels if not awaited(panel)]
         if title and ready:
-            made = made.with_row(dashboard.Row(title))
+            builder = builder.with_row(dashboard.Row(title))
         for shown in ready:
-            made = made.with_panel(panel_of(shown))
-    finished = made.build()
+            builder = builder.with_panel(panel_of(shown))
+    finished = builder.build()
     for number, panel in enumerate(finished.panels or [], start=1):
         panel.id_val = number
     return finished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board
-from dashboards.panels import LOW, WHOLE, Chart, Figure, Listing, Queries, variable
+from dashboards.panels import FULL_WIDTH, LOW_ROWS, Chart, Figure, Listing, Queries, variable
 from dashboards.promql import RUN, increase, named, named_seen, quantile, rate, seen
 
 PAIR = 'run=~"$run|$other"'
@@ -22,7 +22,7 @@ def gauge(metric: str) -> Queries:
 SUMMARY = (
     Listing(
         "The two runs",
-        "The last step of both, with what they run on.",
+        "The last step of both, with software and device.",
         "none",
         "Last step",
         [
@@ -33,50 +33,50 @@ SUMMARY = (
                 "",
             )
         ],
-        width=WHOLE,
-        height=LOW,
+        width=FULL_WIDTH,
+        height=LOW_ROWS,
     ),
     Figure(
         "Step time",
-        "Mean wall time of a step in the time shown.",
+        "Mean wall time of a step in the displayed time.",
         "s",
         [(named_seen(mean("ammeter_step_duration_seconds")), RUN)],
         width=8,
     ),
     Figure(
         "Training loss",
-        "The last loss of each, unscaled. What they lost at equal steps stands on the collector's page.",
+        "The last loss of each, unscaled. The collector's page compares losses at equal steps.",
         "short",
         [(named_seen(seen("ammeter_last_loss", PAIR)), RUN)],
         width=8,
     ),
     Figure(
         "Validation loss",
-        "The last validation loss of each, as run.log said it.",
+        "The last val_loss of run.log of each.",
         "short",
         [(named_seen(seen("ammeter_last_validation_loss", PAIR)), RUN)],
-        missing="neither logs val_loss",
+        missing="neither run logs val_loss",
         width=8,
     ),
     Figure(
-        "Times as fast as its baseline",
-        "Of a run that names the other as its baseline: at the steps of both, so that warm-up and ends do not count.",
+        "Speed against the baseline",
+        "For a run that names the other as its baseline, at the steps of both, without warm-up and end.",
         "none",
         [(named_seen(seen("ammeter_speedup_vs_baseline_ratio", PAIR)), RUN)],
-        missing="neither names a baseline",
+        missing="neither run names a baseline",
         width=8,
     ),
     Figure(
-        "Memory beside its baseline",
-        "Peak of the device memory in tensors over that of the baseline. On a CPU nobody counts it.",
+        "Memory against the baseline",
+        "Peak of allocated device memory over that of the baseline. Not measured on a CPU.",
         "percentunit",
         [(named_seen(seen("ammeter_memory_vs_baseline_ratio", PAIR)), RUN)],
         missing="no device memory to compare",
         width=8,
     ),
     Figure(
-        "Validation beside its baseline",
-        "By which share the last validation is worse than the baseline's at the same step; below 0 it is better.",
+        "Validation against the baseline",
+        "Share by which the last validation is worse than the baseline's at the same step; below 0 it is better.",
         "percentunit",
         [(named_seen(seen("ammeter_validation_delta_ratio", PAIR)), RUN)],
         missing="no validation to compare",
@@ -84,29 +84,29 @@ SUMMARY = (
     ),
 )
 
-COURSES = (
+CURVES = (
     Chart(
         "Loss",
-        "Training loss of the last step, unscaled, over the time of day. At equal steps: the collector's page.",
+        "Training loss of the last step, unscaled, over time. The collector's page compares at equal steps.",
         "short",
         gauge("ammeter_last_loss"),
     ),
-    Chart("Validation", "Validation loss that run.log said last.", "short", gauge("ammeter_last_validation_loss")),
+    Chart("Validation", "The last val_loss of run.log.", "short", gauge("ammeter_last_validation_loss")),
     Chart(
         "Median step time",
-        "Median of the wall time of a step. Apart by a constant: another precision or another machine.",
+        "Median wall time of a step. A constant difference means another precision or another machine.",
         "s",
         [(named(quantile("0.5", "ammeter_step_duration_seconds", PAIR)), RUN)],
     ),
     Chart(
         "Samples per second",
-        "Samples trained on per second, of all ranks.",
+        "Training samples per second of all ranks.",
         "short",
         [(named(rate("ammeter_samples_total", PAIR)), RUN)],
     ),
     Chart(
         "Gradient norm",
-        "L2 norm of all gradients in the last step, unscaled. Two precisions of one training lie on each other.",
+        "L2 norm of all gradients in the last step, unscaled. The curves of two precisions of one training coincide.",
         "short",
         gauge("ammeter_last_grad_norm"),
         log=10,
@@ -119,7 +119,7 @@ COURSES = (
     ),
     Chart(
         "Loss scale",
-        "Of those that scale their loss. float32 and bfloat16 need none.",
+        "The scale of runs with loss scaling. float32 and bfloat16 need none.",
         "short",
         gauge("ammeter_scaler_scale"),
         log=2,
@@ -150,8 +150,8 @@ BOARD = Board(
     description="Two runs side by side: speed, loss, validation, gradients, loss scale.",
     variables=(
         variable("project", "Project", "label_values(ammeter_run_info, project)"),
-        variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)', several=False),
-        variable("other", "Beside", 'label_values(ammeter_run_info{project=~"$project"}, run)', several=False),
+        variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)', multiple=False),
+        variable("other", "Compare with", 'label_values(ammeter_run_info{project=~"$project"}, run)', multiple=False),
     ),
-    rows=(("", SUMMARY), ("Over time", COURSES)),
+    rows=(("", SUMMARY), ("Over time", CURVES)),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dashboards.board import Board
 from dashboards.panels import Chart, Listing, variable
-from dashboards.promql import CHOSEN, PROJECTS, RUN, median_and_p99, named, open_incidents_named, rate
+from dashboards.promql import PROJECTS, RUN, SELECTED_RUN, median_and_p99, named, open_incidents_named, rate
 
-SKIPPED = f'{CHOSEN},outcome="skipped"'
+SKIPPED = f'{SELECTED_RUN},outcome="skipped"'
 
 ROWS = (
     (
@@ -14,18 +14,18 @@ ROWS = (
         (
             Chart(
                 "Loss scale",
-                "Halves when a gradient overflows, doubles after growth_interval good steps. One-way down is a "
+                "Halves when a gradient overflows, doubles after growth_interval good steps. Continued halving is a "
                 "collapse; a sawtooth faster than growth_interval is an overflow storm.",
                 "short",
-                [(named(f"ammeter_scaler_scale{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_scaler_scale{{{SELECTED_RUN}}}"), RUN)],
                 log=2,
             ),
             Chart(
                 "Headroom",
-                "Doublings of the scale that the largest gradient leaves below 65504. Below 0 the next step "
+                "Doublings of the scale until the largest gradient reaches 65504. Below 0 the next step "
                 "overflows; above 10 the scale could be higher and save small gradients.",
                 "short",
-                [(named(f"ammeter_scaler_headroom_doublings{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_scaler_headroom_doublings{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
                 "Skipped steps",
@@ -36,7 +36,7 @@ ROWS = (
                     (
                         named(
                             f"{rate('ammeter_steps_total', SKIPPED)} / ignoring(outcome) "
-                            f"(sum without (outcome) ({rate('ammeter_steps_total', CHOSEN)}) > 0)"
+                            f"(sum without (outcome) ({rate('ammeter_steps_total', SELECTED_RUN)}) > 0)"
                         ),
                         RUN,
                     )
@@ -44,22 +44,27 @@ ROWS = (
             ),
             Chart(
                 "Scale changes",
-                "How often the loss scale went up or down per minute.",
+                "Increases and decreases of the loss scale per minute.",
                 "cpm",
-                [(named(rate("ammeter_scaler_scale_changes_total", CHOSEN, per_minute=True)), RUN + " {{direction}}")],
+                [
+                    (
+                        named(rate("ammeter_scaler_scale_changes_total", SELECTED_RUN, per_minute=True)),
+                        RUN + " {{direction}}",
+                    )
+                ],
             ),
             Chart(
                 "Skipped steps in a row",
-                "Five in a row after the start page a person: every one of them halves the scale.",
+                "Five in a row after the start open an incident that pages: each skipped step halves the scale.",
                 "short",
-                [(named(f"ammeter_consecutive_skipped_steps{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_consecutive_skipped_steps{{{SELECTED_RUN}}}"), RUN)],
                 bars=True,
             ),
             Chart(
                 "Overflow events",
                 "Steps per minute in which GradScaler found an Inf or NaN.",
                 "cpm",
-                [(named(rate("ammeter_overflow_events_total", CHOSEN, per_minute=True)), RUN)],
+                [(named(rate("ammeter_overflow_events_total", SELECTED_RUN, per_minute=True)), RUN)],
             ),
         ),
     ),
@@ -68,42 +73,42 @@ ROWS = (
         (
             Chart(
                 "Gradient norm",
-                "L2 norm of all gradients in the last step, unscaled. Gaps are steps where it was not finite.",
+                "L2 norm of all gradients in the last step, unscaled. Gaps are steps with a non-finite norm.",
                 "short",
-                [(named(f"ammeter_last_grad_norm{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_last_grad_norm{{{SELECTED_RUN}}}"), RUN)],
                 log=10,
             ),
             Chart(
                 "Gradient norm, distribution",
                 "Median and 99th percentile over all steps of the interval, which a scrape of the last step misses.",
                 "short",
-                median_and_p99("ammeter_grad_norm", CHOSEN),
+                median_and_p99("ammeter_grad_norm", SELECTED_RUN),
                 log=10,
             ),
             Chart(
                 "Training loss",
-                "Loss of the last step, unscaled. A gap while the run goes on is a loss that was not finite.",
+                "Loss of the last step, unscaled. A gap while the run continues is a non-finite loss.",
                 "short",
-                [(named(f"ammeter_last_loss{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_last_loss{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
                 "Underflow",
                 "Share of gradient elements that are zero or subnormal in float16 while scaled, when last sampled. "
                 "Zeros of embeddings and ReLU are normal: watch the change, not the level.",
                 "percentunit",
-                [(named(f"ammeter_grad_underflow_ratio{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_grad_underflow_ratio{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
                 "Non-finite steps",
                 "Steps per minute with a NaN or Inf in the gradients.",
                 "cpm",
-                [(named(rate("ammeter_nonfinite_steps_total", CHOSEN, per_minute=True)), RUN)],
+                [(named(rate("ammeter_nonfinite_steps_total", SELECTED_RUN, per_minute=True)), RUN)],
             ),
             Chart(
                 "Non-finite values",
-                "NaN and Inf elements per second. Inf alone is overflow; NaN is born in an operation.",
+                "NaN and Inf elements per second. Inf alone is an overflow; an operation produces NaN.",
                 "short",
-                [(named(rate("ammeter_nonfinite_values_total", CHOSEN)), RUN + " {{kind}}")],
+                [(named(rate("ammeter_nonfinite_values_total", SELECTED_RUN)), RUN + " {{kind}}")],
             ),
         ),
     ),
@@ -112,31 +117,31 @@ ROWS = (
         (
             Chart(
                 "Lost updates",
-                "Share of sampled weights that an applied step did not change although it meant to: the update is "
-                "too small for the precision of the weight.",
+                "Share of sampled weights with a non-zero update that an applied step did not change: the update "
+                "is too small for the precision of the weight.",
                 "percentunit",
-                [(named(f"ammeter_lost_update_ratio{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_lost_update_ratio{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
-                "Updates beside the weights",
+                "Update to weight",
                 "Norm of the update over the norm of the weights, about 1e-3 in many healthy trainings.",
                 "short",
-                [(named(f"ammeter_update_to_weight_ratio{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_update_to_weight_ratio{{{SELECTED_RUN}}}"), RUN)],
                 log=10,
             ),
             Chart(
                 "Work in low precision",
                 "Share of the eligible FLOPs below autocast that ran in float16 or bfloat16.",
                 "percentunit",
-                [(named(f"ammeter_low_precision_flops_ratio{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_low_precision_flops_ratio{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
                 "Fallbacks by operator",
-                "Share of the eligible FLOPs in operators that could run in low precision and did not, or not well, "
-                "with the reason. The run's events name module and line.",
+                "Share of the eligible FLOPs in operators that could run in low precision and did not, or ran "
+                "inefficiently, with the reason. The run's events name module and line.",
                 "percentunit",
-                [(named(f"ammeter_kernel_fallback_flops_ratio{{{CHOSEN}}}"), RUN + " {{op}} {{reason}}")],
-                missing="nothing fell back",
+                [(named(f"ammeter_kernel_fallback_flops_ratio{{{SELECTED_RUN}}}"), RUN + " {{op}} {{reason}}")],
+                missing="no fallbacks",
             ),
         ),
     ),
@@ -145,59 +150,59 @@ ROWS = (
         (
             Chart(
                 "Since the last checkpoint",
-                "Age of the last checkpoint that has all the run needs to go on: what a crash now would cost.",
+                "Age of the last checkpoint from which the run can resume completely: the cost of a crash now.",
                 "s",
-                [(named(f"time() - ammeter_checkpoint_last_timestamp_seconds{{{CHOSEN}}}"), RUN)],
+                [(named(f"time() - ammeter_checkpoint_last_timestamp_seconds{{{SELECTED_RUN}}}"), RUN)],
                 missing="no complete checkpoint yet",
             ),
             Chart(
                 "Checkpoints saved",
-                "Per minute, complete or partial: without float32 weights, optimizer or scaler that the run needs.",
+                "Per minute. Partial checkpoints lack float32 weights, optimizer or scaler that the run needs.",
                 "cpm",
-                [(named(rate("ammeter_checkpoint_saves_total", CHOSEN, per_minute=True)), RUN + " {{outcome}}")],
+                [(named(rate("ammeter_checkpoint_saves_total", SELECTED_RUN, per_minute=True)), RUN + " {{outcome}}")],
             ),
             Chart(
                 "Validation loss",
-                "What run.log said last as val_loss, at the step of the panel beside it.",
+                "The last val_loss of run.log, at the step in the next panel.",
                 "short",
-                [(named(f"ammeter_last_validation_loss{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_last_validation_loss{{{SELECTED_RUN}}}"), RUN)],
                 missing="the run logs no val_loss",
             ),
             Chart(
                 "Steps",
-                "The run's last step. A flat line is a run that stands still.",
+                "The run's last step. A flat line is a stalled run.",
                 "short",
-                [(named(f"ammeter_run_step{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_run_step{{{SELECTED_RUN}}}"), RUN)],
             ),
         ),
     ),
     (
-        "Speed, and what watching costs",
+        "Speed and overhead",
         (
             Chart(
                 "Step time",
                 "Median and 99th percentile of the wall time of a step.",
                 "s",
-                median_and_p99("ammeter_step_duration_seconds", CHOSEN),
+                median_and_p99("ammeter_step_duration_seconds", SELECTED_RUN),
             ),
             Chart(
                 "Time inside Ammeter",
-                "Share of the run's time that was spent inside Ammeter. The governor aims at the budget, 1 %; "
-                "skipped steps are read in any case.",
+                "Share of the run's time that was spent inside Ammeter. The target is the budget, 1 %; "
+                "skipped steps are always read.",
                 "percentunit",
-                [(named(f"ammeter_agent_overhead_ratio{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_agent_overhead_ratio{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
-                "Journal not delivered",
-                "Bytes that wait on the training hosts. Growing: the collector is down, slow or refuses them.",
+                "Undelivered journal",
+                "Undelivered bytes on the training hosts. If they grow, the collector is down, slow or rejects them.",
                 "bytes",
-                [(named(f"ammeter_agent_journal_bytes{{{CHOSEN}}}"), RUN)],
+                [(named(f"ammeter_agent_journal_bytes{{{SELECTED_RUN}}}"), RUN)],
             ),
             Chart(
                 "Lost records",
-                "Steps and events lost per minute, by reason. Nothing is lost without being counted here.",
+                "Steps and events lost per minute, by reason. Every lost record is counted.",
                 "cpm",
-                [(named(rate("ammeter_agent_lost_records_total", CHOSEN, per_minute=True)), RUN + " {{reason}}")],
+                [(named(rate("ammeter_agent_lost_records_total", SELECTED_RUN, per_minute=True)), RUN + " {{reason}}")],
             ),
         ),
     ),
@@ -206,21 +211,21 @@ ROWS = (
 TOP = (
     Listing(
         "Open incidents",
-        "What a verdict found and what is not over. The collector's page of the run has cause and fix.",
+        "Findings of verdicts that are still open. The run's page on the collector has cause and fix.",
         "none",
         "Open",
-        [(open_incidents_named(f"{PROJECTS},{CHOSEN}"), "")],
+        [(open_incidents_named(f"{PROJECTS},{SELECTED_RUN}"), "")],
     ),
     Listing(
         "Runs",
-        "Last step of each chosen run that goes on or ended in the last minutes, with what it runs on.",
+        "Last step of each selected run that is running or ended recently, with its software and device.",
         "none",
         "Last step",
         [
             (
-                f"max by (run) (ammeter_run_step{{{CHOSEN}}}) * on (run) group_right () "
+                f"max by (run) (ammeter_run_step{{{SELECTED_RUN}}}) * on (run) group_right () "
                 "max by (run, name, project, precision, torch_version, device_model) "
-                f"(ammeter_run_info{{{PROJECTS},{CHOSEN}}})",
+                f"(ammeter_run_info{{{PROJECTS},{SELECTED_RUN}}})",
                 "",
             )
         ],
@@ -230,7 +235,7 @@ TOP = (
 BOARD = Board(
     name="debug",
     title="Ammeter / Debug a run",
-    description="Loss scale, gradients, loss, kernels and checkpoints of the chosen runs, and their incidents.",
+    description="Loss scale, gradients, loss, kernels and checkpoints of the selected runs, and their incidents.",
     variables=(
         variable("project", "Project", "label_values(ammeter_run_info, project)"),
         variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.board import Board
-from dashboards.panels import TALL, WHOLE, Chart, Figure, Listing, variable
+from dashboards.panels import FULL_WIDTH, TALL_ROWS, Chart, Figure, Listing, variable
 from dashboards.promql import (
     INFO,
     PROJECTS,
@@ -33,9 +33,9 @@ NO_BASELINE = "no run names a baseline"
 NO_RUN_ENDED = "no run ended in this time"
 
 
-def share(part: str, whole: str) -> str:
-    """Returns the ratio of two sums, without a result if the whole is zero."""
-    return f"sum({part}) / (sum({whole}) > 0)"
+def share(part: str, total: str) -> str:
+    """Returns the ratio of two sums, without a result if the total is zero."""
+    return f"sum({part}) / (sum({total}) > 0)"
 
 
 BAD_RUNS = share(
@@ -64,41 +64,41 @@ BAD_STEPS_NOW = share(rate("ammeter_fleet_steps_total", SKIPPED), rate("ammeter_
 TOP = (
     Figure(
         "Training now",
-        "Runs that train at this moment.",
+        "Running trainings.",
         "none",
         [(or_none(f"count({of_projects(RUNNING)})"), "runs")],
     ),
     Figure(
         "AMP runs",
-        "Runs in float16 or bfloat16 that were there in the time shown.",
+        "Runs in float16 or bfloat16 in the displayed time.",
         "none",
         [(or_none(f"count(count by (run) ({seen('ammeter_run_info', AMP)}))"), "runs")],
     ),
     Figure(
         "Throughput gain",
-        "By how much runs are faster than the float32 baseline that they name, on average. Below 0 mixed precision "
-        "costs time: the verdict slower-than-fp32 says why.",
+        "Mean speed gain of runs over the float32 baselines that they name. Below 0, mixed precision costs "
+        "time; the verdict slower-than-fp32 gives the reason.",
         "percentunit",
         [(f"avg({of_projects_seen(SPEEDUP)}) - 1", "against float32")],
         missing=NO_BASELINE,
     ),
     Figure(
         "Cost of the trainings",
-        "What the runs of the time shown have cost since each began: hours of devices, at the prices of the collector.",
+        "Cost of the runs in the displayed time since each began: device hours at the collector's prices.",
         "currencyUSD",
         [(f"sum({of_projects_seen(COST)})", "dollars")],
         missing=NO_PRICE,
     ),
     Figure(
         "Saved against float32",
-        "What the runs that name a float32 baseline would have cost more at the baseline's speed.",
+        "Additional cost that runs with a float32 baseline would have had at the baseline's speed.",
         "currencyUSD",
         [(f"sum({of_projects_seen(f'{COST} * on (run) ({SPEEDUP} - 1)')})", "dollars")],
         missing=NO_BASELINE,
     ),
     Figure(
         "Steps applied",
-        "Share of optimizer steps that changed the weights, in the time shown. The rest was skipped by GradScaler.",
+        "Share of optimizer steps in the displayed time that changed the weights. GradScaler skipped the others.",
         "percentunit",
         [(f"1 - {BAD_STEPS}", "applied")],
         missing="no step in this time",
@@ -108,12 +108,12 @@ TOP = (
 OBJECTIVES = (
     Figure(
         "Budget burnt by runs",
-        "Share of runs that failed or were lost over the share that the objective allows. Above 1 the objective is "
-        "missed when it goes on like this.",
+        "Share of runs that failed or were lost over the share that the objective allows. Above 1, the objective "
+        "is missed if the trend continues.",
         "none",
         [(f"{BAD_RUNS} / (1 - $objective_runs)", "times the budget")],
         missing=NO_RUN_ENDED,
-        height=TALL,
+        height=TALL_ROWS,
     ),
     Figure(
         "Budget burnt by steps",
@@ -121,19 +121,19 @@ OBJECTIVES = (
         "none",
         [(f"{BAD_STEPS} / (1 - $objective_steps)", "times the budget")],
         missing="no step in this time",
-        height=TALL,
+        height=TALL_ROWS,
     ),
     Chart(
         "Burn of the steps' budget",
-        "How fast skipped steps use up what the objective allows: at 1 just all of it. The alerts ask the same over "
-        "two windows.",
+        "Rate at which skipped steps use the budget of the objective: at 1 exactly all of it. The alerts use the "
+        "same ratio over two windows.",
         "none",
         [(f"{BAD_STEPS_NOW} / (1 - $objective_steps)", "times the budget")],
-        width=WHOLE - 8,
+        width=FULL_WIDTH - 8,
     ),
     Figure(
         "Budget burnt by divergence",
-        "Share of runs that ended with weights or a loss that are not finite over the share that the objective allows.",
+        "Share of runs that ended with non-finite weights or loss over the share that the objective allows.",
         "none",
         [(f"{DIVERGED} / (1 - $objective_finite)", "times the budget")],
         missing=NO_RUN_ENDED,
@@ -141,8 +141,8 @@ OBJECTIVES = (
     ),
     Figure(
         "Budget burnt by validation",
-        "Share of runs whose validation is worse than their baseline's, by more than was agreed on, over the share "
-        "that the objective allows.",
+        "Share of runs whose validation is worse than their baseline's by more than the tag validation_delta, over "
+        "the share that the objective allows.",
         "none",
         [(f"{DRIFTED} / (1 - $objective_validation)", "times the budget")],
         missing="no run with a baseline and a validation ended in this time",
@@ -150,22 +150,22 @@ OBJECTIVES = (
     ),
     Figure(
         "Budget burnt by time",
-        "Share of runs that took longer than the tag expected_hours says over the share that the objective allows.",
+        "Share of runs that took longer than their tag expected_hours over the share that the objective allows.",
         "none",
         [(f"{LATE} / (1 - $objective_time)", "times the budget")],
-        missing="no run says expected_hours",
+        missing="no run has the tag expected_hours",
         width=8,
     ),
     Chart(
         "How runs ended",
-        "Runs in the interval up to each moment: ended by themselves, diverged (ended with numbers that are not "
-        "finite), failed with an exception or a signal, lost without a goodbye.",
+        "Runs per interval by outcome: ended, diverged (ended with non-finite weights or loss), failed (exception "
+        "or signal), lost (no final record).",
         "none",
         [(f"sum by (outcome) (increase(ammeter_fleet_runs_total{{{PROJECTS}}}[$__rate_interval]))", "{{outcome}}")],
     ),
     Chart(
         "Steps of the fleet",
-        "Optimizer steps per second of all runs, applied and skipped.",
+        "Optimizer steps of all runs per second, applied and skipped.",
         "ops",
         [(f"sum by (outcome) ({rate('ammeter_fleet_steps_total', PROJECTS)})", "{{outcome}}")],
     ),
@@ -174,13 +174,13 @@ OBJECTIVES = (
 VALUE = (
     Chart(
         "Runs by precision",
-        "Runs that go on or ended in the last hour, by the precision they train in.",
+        "Runs that are running or ended in the last hour, by precision.",
         "none",
         [(f'count by (precision) ({INFO[:-1]},precision!=""}})', "{{precision}}")],
     ),
     Listing(
-        "Beside the float32 baseline",
-        "How many times as fast each run is as the baseline that it names.",
+        "Against the float32 baseline",
+        "Speed of each run relative to the baseline that it names.",
         "none",
         "Times as fast",
         [(f"{SPEEDUP} {OF_PROJECT}", "")],
@@ -188,7 +188,7 @@ VALUE = (
     ),
     Listing(
         "Cost of each training",
-        "What each run of the time shown has cost since it began, with the time between two lives left out.",
+        "Cost of each run in the displayed time since it began, without the time between attempts.",
         "currencyUSD",
         "Dollars",
         [(f"{COST} {OF_PROJECT}", "")],
@@ -196,21 +196,21 @@ VALUE = (
     ),
     Chart(
         "Cost of an epoch",
-        "What one pass over the data costs, of runs that say their epochs.",
+        "Cost of one pass over the data, for runs that log their epochs.",
         "currencyUSD",
         [(named("ammeter_cost_per_epoch_dollars"), RUN)],
-        missing="no run says its epochs, or there is no price",
+        missing="no run logs its epochs, or there is no price",
     ),
     Chart(
         "Dollars per hour",
-        "What the fleet spends: the price of all devices that train at that moment.",
+        "Spending of the fleet: the price of all devices that train.",
         "currencyUSD",
         [(f"sum by (project) (3600 * {rate('ammeter_fleet_cost_dollars_total', PROJECTS)})", "{{project}}")],
         missing=NO_PRICE,
     ),
     Chart(
         "Throughput gain by run",
-        "By how much each run is faster than the float32 baseline that it names.",
+        "Speed gain of each run over the float32 baseline that it names.",
         "percentunit",
         [(named("ammeter_speedup_vs_baseline_ratio - 1"), RUN)],
         missing=NO_BASELINE,
@@ -220,14 +220,14 @@ VALUE = (
 BOARD = Board(
     name="executive",
     title="Ammeter / Overview",
-    description="What mixed precision brings and costs, and how much of the objectives' budget is burnt.",
+    description="Benefit and cost of mixed precision, and the share of the objectives' budgets that is burnt.",
     variables=(
         variable("project", "Project", "label_values(ammeter_run_info, project)"),
         dashboard.TextBoxVariable("objective_runs").label("Objective: runs that end well").default_value("0.95"),
         dashboard.TextBoxVariable("objective_steps").label("Objective: steps applied").default_value("0.99"),
         dashboard.TextBoxVariable("objective_finite").label("Objective: finite at the end").default_value("0.98"),
         dashboard.TextBoxVariable("objective_validation").label("Objective: validations hold").default_value("0.95"),
-        dashboard.TextBoxVariable("objective_time").label("Objective: over in time").default_value("0.9"),
+        dashboard.TextBoxVariable("objective_time").label("Objective: finished in time").default_value("0.9"),
     ),
     rows=(("", TOP), ("Objectives", OBJECTIVES), ("Value", VALUE)),
     since="now-6h",

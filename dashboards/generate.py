@@ -34,14 +34,14 @@ def boards() -> dict[str, Dashboard]:
 
 def text(board: Dashboard) -> str:
     """Serializes the board. Fields that the SDK leaves empty are dropped; Grafana applies its defaults."""
-    model = _said(json.loads(JSONEncoder().encode(board)))
+    model = _without_none(json.loads(JSONEncoder().encode(board)))
     return json.dumps({**model, "id": None}, sort_keys=True, indent=1) + "\n"
 
 
-def _said(value: Any) -> Any:
+def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _said(each) for name, each in value.items() if each is not None}
-    return [_said(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_none(item) for name, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board
-from dashboards.panels import WHOLE, Chart, Figure, Listing, variable
+from dashboards.panels import FULL_WIDTH, Chart, Figure, Listing, variable
 from dashboards.promql import (
     PROJECTS,
     RUN,
@@ -31,7 +31,7 @@ SILENT = while_running("ammeter_run_world_size - ammeter_run_ranks_reporting")
 TOP = (
     Figure(
         "Active runs",
-        "Runs that train at this moment.",
+        "Running trainings.",
         "none",
         [(or_none(f"count({of_projects(RUNNING)})"), "runs")],
     ),
@@ -55,30 +55,30 @@ TOP = (
     ),
     Figure(
         "Runs that failed",
-        "Runs that an exception or a signal ended, or that died without a goodbye, in the time shown.",
+        "Runs in the displayed time that ended by an exception or a signal, or without a final record.",
         "none",
         [(or_none(f"round(sum({increase('ammeter_fleet_runs_total', FAILED)}))"), "runs")],
     ),
     Figure(
         "Silent ranks",
-        "Ranks of running trainings that were not heard of in the last half minute.",
+        "Ranks of running trainings without a report in the last 30 s.",
         "none",
         [(or_none(f"sum({of_projects(SILENT)})"), "ranks")],
     ),
     Listing(
         "Open incidents",
-        "What a verdict found and what is not over. The collector's page of the run has cause and fix.",
+        "Findings of verdicts that are still open. The run's page on the collector has cause and fix.",
         "none",
         "Open",
         [(open_incidents_named(PROJECTS), "")],
-        width=WHOLE,
+        width=FULL_WIDTH,
     ),
 )
 
 NUMERICS = (
     Chart(
         "NaN and Inf",
-        "NaN and Inf elements in gradients per second. Inf alone is overflow; NaN is born in an operation.",
+        "NaN and Inf elements in gradients per second. Inf alone is an overflow; an operation produces NaN.",
         "short",
         [(named(rate("ammeter_nonfinite_values_total")), RUN + " {{kind}}")],
     ),
@@ -96,7 +96,7 @@ NUMERICS = (
     ),
     Chart(
         "Skipped steps in a row",
-        "Five in a row after the start page a person: every one of them halves the scale.",
+        "Five in a row after the start open an incident that pages: each skipped step halves the scale.",
         "none",
         [(named("ammeter_consecutive_skipped_steps"), RUN)],
         bars=True,
@@ -106,25 +106,25 @@ NUMERICS = (
 RUNS = (
     Chart(
         "Runs by state",
-        "Runs that go on, and what became of those that were over in the last five minutes.",
+        "Running runs, and the final states of runs that ended in the last five minutes.",
         "none",
         [(f"sum by (state) ({of_projects('ammeter_run_state')})", "{{state}}")],
     ),
     Chart(
         "Failures",
-        "Runs in the interval up to each moment that an exception or a signal ended, or that died without a goodbye.",
+        "Runs per interval that ended by an exception or a signal, or without a final record.",
         "none",
         [(f"sum by (outcome) (increase(ammeter_fleet_runs_total{{{FAILED}}}[$__rate_interval]))", "{{outcome}}")],
     ),
     Chart(
         "Since the last step",
-        "How long ago the last step of each running training closed. A line that climbs is a run that stands still.",
+        "Time since the last step of each running training. A rising line is a stalled run.",
         "s",
         [(named(while_running("time() - ammeter_run_last_step_timestamp_seconds")), RUN)],
     ),
     Chart(
         "Ranks reporting",
-        "Share of its ranks that each running training was heard of in the last half minute.",
+        "Share of the ranks of each running training that reported in the last 30 s.",
         "percentunit",
         [(named(while_running("ammeter_run_ranks_reporting / ammeter_run_world_size")), RUN)],
     ),
@@ -133,83 +133,82 @@ RUNS = (
 DEVICES = (
     Chart(
         "GPU utilization by node",
-        "Share of the time that the GPUs of each node computed, the mean of those that train.",
+        "Share of time in which the GPUs of each node computed: the mean of the GPUs that train.",
         "percentunit",
         [(f"avg by (hostname) ({of_projects('ammeter_device_utilization_ratio')})", "{{hostname}}")],
-        missing="no GPU is read: it takes ammeter[nvml] where the training runs",
+        missing="no GPU readings: install ammeter[nvml] on the training hosts",
     ),
     Chart(
         "Device memory",
-        "The most of any rank that torch has in tensors and holds, and the most of any device that is used.",
+        "Maximum over ranks of torch's allocated and reserved memory, and maximum used memory of any device.",
         "bytes",
         [(named("ammeter_device_memory_bytes"), RUN + " {{kind}}")],
         missing="no run on a GPU",
     ),
     Chart(
         "Temperature",
-        "The hottest GPU of each node. Above some 85 degrees it slows itself down.",
+        "The hottest GPU of each node. GPUs throttle above about 85 °C.",
         "celsius",
         [(f"max by (hostname) ({of_projects('ammeter_device_temperature_celsius')})", "{{hostname}}")],
-        missing="no GPU is read",
+        missing="no GPU readings",
     ),
     Chart(
         "Power",
-        "What the GPUs of each node draw that train. Little power at full utilization: they wait for memory.",
+        "Power of the training GPUs of each node. Low power at full utilization: the GPUs wait for memory.",
         "watt",
         [(f"sum by (hostname) ({of_projects('ammeter_device_power_watts')})", "{{hostname}}")],
-        missing="no GPU is read",
+        missing="no GPU readings",
     ),
 )
 
 COLLECTOR = (
     Chart(
-        "Batches taken in",
-        "Batches per second by the HTTP status of the answer. 429 and 503 are asked again; 4xx else is a fault.",
+        "Batches received",
+        "Batches per second by HTTP status of the response. Shippers retry after 429 and 503; other 4xx are faults.",
         "reqps",
         [(f"sum by (code) ({rate('ammeter_collector_ingest_requests_total')})", "{{code}}")],
     ),
     Chart(
         "Time to commit",
-        "99th percentile of the time from a batch's last byte to its commit. A second of it is a second later for "
-        "whoever is paged.",
+        "99th percentile of the time from a batch's last byte to its commit. It delays notifications by the same time.",
         "s",
         [(quantile("0.99", "ammeter_collector_ingest_duration_seconds", by=""), "p99")],
     ),
     Chart(
-        "Notifications that wait",
-        "Notifications that are still to be delivered. More than none for minutes: a channel refuses them.",
+        "Undelivered notifications",
+        "Notifications to be delivered. Above 0 for minutes: a channel rejects them.",
         "none",
         [("max(ammeter_collector_outbox_pending)", "waiting")],
     ),
     Chart(
-        "Judged late by",
-        "How long the run that waits longest has not been judged. Some thirty seconds are usual; minutes: nobody is "
-        "told of what breaks.",
+        "Judging delay",
+        "Time since the oldest last judgement of a running run. About 30 s is usual; minutes mean that new "
+        "faults send no notifications.",
         "s",
         [("min(ammeter_collector_judge_lag_seconds)", "lag")],
     ),
     Chart(
-        "Batches that wait",
-        "Batches that are taken in and wait until they are committed.",
+        "Batches in the queue",
+        "Batches that are received and not committed yet.",
         "none",
         [("sum(ammeter_collector_ingest_waiting)", "waiting")],
     ),
     Chart(
         "Memory of the collector",
-        "What each collector process has in memory.",
+        "Resident memory of each collector process.",
         "bytes",
         [("ammeter_collector_process_resident_memory_bytes", "{{instance}}")],
     ),
     Chart(
         "Free disk",
-        "Of the disk that SQLite's database lies on. PostgreSQL's is another machine's.",
+        "Free space on the disk of SQLite's database. The disk of PostgreSQL is not visible to the collector.",
         "bytes",
         [("min(ammeter_collector_storage_disk_free_bytes)", "free")],
         missing="no SQLite",
     ),
     Chart(
         "Database on disk",
-        "What the collector's database takes.",
+        "Size of the collector's database.",
         "bytes",
         [("max(ammeter_collector_storage_bytes)", "database")],
     ),
@@ -218,7 +217,7 @@ COLLECTOR = (
 BOARD = Board(
     name="on-call",
     title="Ammeter / On call",
-    description="What is broken now and where: incidents, NaN, Inf, failures, silent runs, the collector itself.",
+    description="Current faults and their places: incidents, NaN, Inf, failures, silent runs, the collector itself.",
     variables=(variable("project", "Project", "label_values(ammeter_run_info, project)"),),
     rows=(
         ("", TOP),

@@ -33,17 +33,17 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from dashboards.promql import while_up
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-HALF, WHOLE, SIXTH = 12, 24, 4
+HALF_WIDTH, FULL_WIDTH, SIXTH_WIDTH = 12, 24, 4
 """Widths in columns of Grafana's grid of 24."""
-TALL, LOW = 8, 4
+TALL_ROWS, LOW_ROWS = 8, 4
 
 Queries = Sequence[tuple[str, str]]
 """(expression, legend)."""
 
-NO_DATA = "no data: collector down"
+NO_DATA = "no data: the collector is down"
 """Shown in panels that have a number whenever the collector answers."""
 
-NO_ROWS = "none while the collector answers; else not known"
+NO_ROWS = "none if the collector responds, otherwise unknown"
 """Shown in tables and charts where an empty result may be good news."""
 
 AnyPanel = timeseries.Panel | stat.Panel | table.Panel
@@ -63,7 +63,7 @@ class Chart:
     log: int = 0
     bars: bool = False
     missing: str = ""
-    width: int = HALF
+    width: int = HALF_WIDTH
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Figure:
     unit: str
     queries: Queries
     missing: str = ""
-    width: int = SIXTH
-    height: int = LOW
+    width: int = SIXTH_WIDTH
+    height: int = LOW_ROWS
     words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     limits: Sequence[tuple[float | None, str]] = ()
 
@@ -98,26 +98,26 @@ class Listing:
     value: str
     queries: Queries
     missing: str = ""
-    width: int = HALF
-    height: int = TALL
+    width: int = HALF_WIDTH
+    height: int = TALL_ROWS
 
 
 Shown = Chart | Figure | Listing
 
 
-def variable(name: str, label: str, query: str, *, several: bool = True) -> dashboard.QueryVariable:
+def variable(name: str, label: str, query: str, *, multiple: bool = True) -> dashboard.QueryVariable:
     """Creates a variable with the values of a label. several: allow several values and All."""
-    made = (
+    builder = (
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(SOURCE)
         .query(query)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
-        .multi(several)
-        .include_all(several)
+        .multi(multiple)
+        .include_all(multiple)
     )
-    return made.all_value(".*") if several else made
+    return builder.all_value(".*") if multiple else builder
 
 
 def panel_of(shown: Shown) -> AnyPanel:
@@ -136,7 +136,7 @@ def _chart(chart: Chart) -> timeseries.Panel:
         .unit(chart.unit)
         .no_value(_missing(chart, NO_ROWS))
         .span(chart.width)
-        .height(TALL)
+        .height(TALL_ROWS)
         .line_width(1)
         .fill_opacity(0)
         .axis_placement(AxisPlacement.LEFT)
@@ -211,8 +211,12 @@ def _missing(shown: Shown, otherwise: str) -> str:
     If the query only has data while the collector answers, the text mentions that the collector may be down: no other
     reason may then be given as certain.
     """
-    asked = any(while_up(expression) != expression for expression, _ in shown.queries)
-    return f"{shown.missing}, or collector down" if shown.missing and asked else shown.missing or otherwise
+    depends_on_collector = any(while_up(expression) != expression for expression, _ in shown.queries)
+    return (
+        f"{shown.missing}, or the collector is down"
+        if shown.missing and depends_on_collector
+        else shown.missing or otherwise
+    )
 
 
 def _results(words: Mapping[str, tuple[str, str]]) -> dict[str, ValueMappingResult]:

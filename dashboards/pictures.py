@@ -26,43 +26,47 @@ PAGE = Path(__file__).parent / "pictures.html"
 UNIT, WIDTH, HEAD = 27, 1200, 44
 """Pixels: height of a Grafana grid row, page width, height of the title."""
 
-MOST = {"debug": 33, "on-call": 57}
+MAX_GRID_ROWS = {"debug": 33, "on-call": 57}
 """Number of grid rows drawn per board; the board continues below them."""
 
 
 def main(seconds: int) -> None:
-    with tempfile.TemporaryDirectory() as place, fleet(Path(place)) as there:
-        train(there)
+    with tempfile.TemporaryDirectory() as place, fleet(Path(place)) as running:
+        train(running)
         begin = time.time()
         time.sleep(seconds)
-        found = {name: read(there, name, begin, time.time()) for name in BOARDS}
-    for name, board in found.items():
+        boards_with_data = {name: read(running, name, begin, time.time()) for name in BOARDS}
+    for name, board in boards_with_data.items():
         draw(name, board)
 
 
-def train(there: Fleet) -> None:
+def train(running: Fleet) -> None:
     """Trains all kinds of runs at once, so that each panel has data throughout."""
-    base = there.train("float32", "float32")
-    half = there.train("float16", "float16", baseline="float32")
-    there.train("bfloat16", "bfloat16", baseline="float32")
-    there.train("nan", "nan")
-    there.train("raises", "raises", 100)
-    there.recorded = Recorded(there.collector.url)
-    there.pairs = [(half.run, base.run), there.recorded.pair]
+    base = running.train("float32", "float32")
+    half = running.train("float16", "float16", baseline="float32")
+    running.train("bfloat16", "bfloat16", baseline="float32")
+    running.train("nan", "nan")
+    running.train("raises", "raises", 100)
+    running.recorded = Recorded(running.collector.url)
+    running.pairs = [(half.run, base.run), running.recorded.pair]
 
 
-def read(there: Fleet, name: str, begin: float, end: float) -> dict[str, Any]:
+def read(running: Fleet, name: str, begin: float, end: float) -> dict[str, Any]:
     """Returns the board with the results of its panels for the last minutes."""
     board = BOARDS[name]
-    panels = [each for each in board["panels"] if each["gridPos"]["y"] + each["gridPos"]["h"] <= MOST.get(name, 99)]
+    panels = [
+        panel
+        for panel in board["panels"]
+        if panel["gridPos"]["y"] + panel["gridPos"]["h"] <= MAX_GRID_ROWS.get(name, 99)
+    ]
     for panel in panels:
         panel["found"] = []
         for target in panel.get("targets", ()):
-            pairs = there.pairs if "vs_baseline" in target["expr"] else there.pairs[:1]
+            pairs = running.pairs if "vs_baseline" in target["expr"] else running.pairs[:1]
             for query in sorted({filled(target["expr"], board, pair, f"{end - begin:.0f}s") for pair in pairs}):
                 course = panel["type"] == "timeseries"
-                series = there.prometheus.course(query, begin, end, 2) if course else there.prometheus.ask(query)
-                panel["found"] += [{**each, "legend": target.get("legendFormat", "")} for each in series]
+                series = running.prometheus.course(query, begin, end, 2) if course else running.prometheus.ask(query)
+                panel["found"] += [{**one, "legend": target.get("legendFormat", "")} for one in series]
     return {"title": board["title"], "panels": panels, "begin": begin, "end": end}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-CHOSEN = 'run=~"$run"'
+SELECTED_RUN = 'run=~"$run"'
 PROJECTS = 'project=~"$project"'
 
 INFO = f"ammeter_run_info{{{PROJECTS}}}"
@@ -39,12 +39,12 @@ def seen(metric: str, labels: str = "") -> str:
 
 def of_projects(expression: str) -> str:
     """Restricts to runs of the chosen projects, because only some metrics have the project."""
-    return f"{_together(expression)} and on (run) {INFO}"
+    return f"{_in_parentheses(expression)} and on (run) {INFO}"
 
 
 def of_projects_seen(expression: str) -> str:
     """Same as of_projects() over the displayed time range."""
-    return f"{_together(expression)} and on (run) {seen('ammeter_run_info', PROJECTS)}"
+    return f"{_in_parentheses(expression)} and on (run) {seen('ammeter_run_info', PROJECTS)}"
 
 
 def named(expression: str) -> str:
@@ -52,12 +52,12 @@ def named(expression: str) -> str:
 
     The short id is the first eight characters of the run's id.
     """
-    return f"{_together(expression)} {_beside(INFO)}"
+    return f"{_in_parentheses(expression)} {_with_names(INFO)}"
 
 
 def named_seen(expression: str) -> str:
     """Same as named() over the displayed time range."""
-    return f"{_together(expression)} {_beside(seen('ammeter_run_info', PROJECTS))}"
+    return f"{_in_parentheses(expression)} {_with_names(seen('ammeter_run_info', PROJECTS))}"
 
 
 def open_incidents(labels: str) -> str:
@@ -118,10 +118,10 @@ def _of(metric: str, labels: str) -> str:
     return f"{metric}{{{labels}}}" if labels else metric
 
 
-def _together(expression: str) -> str:
+def _in_parentheses(expression: str) -> str:
     return expression if expression.isidentifier() else f"({expression})"
 
 
-def _beside(info: str) -> str:
+def _with_names(info: str) -> str:
     short = f'label_replace(max by (run, name) ({info}), "id", "$1", "run", "(.{{8}}).*")'
     return f"* on (run) group_left (name, id) {short}"

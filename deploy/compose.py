@@ -47,8 +47,8 @@ class Service:
     @property
     def port(self) -> int | None:
         """The port on which it listens, taken from its health check."""
-        found = LISTENS.search(" ".join(self.health))
-        return int(found[1]) if found else None
+        match = LISTENS.search(" ".join(self.health))
+        return int(match[1]) if match else None
 
 
 def services(variables: Mapping[str, str], file: Path = FILE) -> list[Service]:
@@ -56,45 +56,48 @@ def services(variables: Mapping[str, str], file: Path = FILE) -> list[Service]:
 
     Raises UnsetError if a required variable is missing.
     """
-    said = _filled(yaml.safe_load(file.read_text()), variables)
-    secrets = {name: Path(each["file"]) for name, each in said.get("secrets", {}).items()}
-    found = {name: _service(name, each, secrets, file.parent) for name, each in said["services"].items()}
+    content = _filled(yaml.safe_load(file.read_text()), variables)
+    secrets = {name: Path(definition["file"]) for name, definition in content.get("secrets", {}).items()}
+    by_name = {
+        name: _service(name, definition, secrets, file.parent) for name, definition in content["services"].items()
+    }
     return [
-        found[name] for name in TopologicalSorter({name: each.after for name, each in found.items()}).static_order()
+        by_name[name]
+        for name in TopologicalSorter({name: service.after for name, service in by_name.items()}).static_order()
     ]
 
 
-def _service(name: str, said: dict[str, Any], secrets: Mapping[str, Path], root: Path) -> Service:
+def _service(name: str, content: dict[str, Any], secrets: Mapping[str, Path], root: Path) -> Service:
     mounts: dict[str, Path | None] = {}
-    for volume in said.get("volumes", ()):
+    for volume in content.get("volumes", ()):
         source, target = volume.split(":")[:2]
         mounts[target] = root / source if source.startswith(".") else None
-    mounts |= {f"/run/secrets/{secret}": root / secrets[secret] for secret in said.get("secrets", ())}
+    mounts |= {f"/run/secrets/{secret}": root / secrets[secret] for secret in content.get("secrets", ())}
     return Service(
         name=name,
-        words=(*said.get("entrypoint", ()), *said.get("command", ())),
-        environment={key: str(value) for key, value in said.get("environment", {}).items()},
+        words=(*content.get("entrypoint", ()), *content.get("command", ())),
+        environment={key: str(value) for key, value in content.get("environment", {}).items()},
         mounts=mounts,
-        health=tuple(said.get("healthcheck", {}).get("test", ())[1:]),
-        after=tuple(said.get("depends_on", ())),
-        stop_signal=said.get("stop_signal", "SIGTERM"),
+        health=tuple(content.get("healthcheck", {}).get("test", ())[1:]),
+        after=tuple(content.get("depends_on", ())),
+        stop_signal=content.get("stop_signal", "SIGTERM"),
     )
 
 
 def _filled(value: Any, variables: Mapping[str, str]) -> Any:
     """Replaces each ${NAME}, ${NAME:-default} and ${NAME:?remedy} in a value."""
     if isinstance(value, dict):
-        return {key: _filled(each, variables) for key, each in value.items()}
+        return {key: _filled(inner, variables) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_filled(each, variables) for each in value]
+        return [_filled(item, variables) for item in value]
     if not isinstance(value, str):
         return value
 
-    def fill(found: re.Match[str]) -> str:
-        name, kind, text = found.groups()
-        given = variables.get(name, "")
-        if not given and kind == "?":
+    def fill(match: re.Match[str]) -> str:
+        name, kind, text = match.groups()
+        setting = variables.get(name, "")
+        if not setting and kind == "?":
             raise UnsetError(f"{name} is not set: {text}")
-        return given or (text if kind == "-" else "")
+        return setting or (text if kind == "-" else "")
 
     return VARIABLE.sub(fill, value)

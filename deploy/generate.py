@@ -56,8 +56,8 @@ def _with_first_steps(tests: str) -> str:
 
 def rules() -> dict[str, Any]:
     """Returns the rules that only Prometheus can evaluate: nothing else checks them."""
-    said: dict[str, Any] = yaml.safe_load(rule_file(incidents=False))
-    return said
+    content: dict[str, Any] = yaml.safe_load(rule_file(incidents=False))
+    return content
 
 
 def _alertmanager() -> str:
@@ -84,8 +84,8 @@ def _boards() -> dict[str, Any]:
     }
 
 
-def _text(said: dict[str, Any]) -> str:
-    return HEAD + yaml.safe_dump(said, sort_keys=False, width=1000, allow_unicode=True)
+def _text(content: dict[str, Any]) -> str:
+    return HEAD + yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
 
 
 if __name__ == "__main__":

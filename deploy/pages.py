@@ -12,7 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-LARGEST = 4 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Maximum bytes of a notification: Alertmanager sends all alerts of a group in one."""
 
 WATCHDOG = "watchdog"
@@ -20,14 +20,14 @@ WATCHDOG = "watchdog"
 
 _alive: set[str] = set()
 
-SHOWN = 5
+MAX_ALERTS = 5
 """Alerts of a notification that are printed; of the others only the number is printed."""
 
 
 def main(address: str) -> None:
     host, _, port = address.rpartition(":")
     server = ThreadingHTTPServer((host, int(port)), Receiver)
-    print(f"pages are printed here; Alertmanager tells them to port {port}", flush=True)
+    print(f"this terminal prints pages; Alertmanager sends them to port {port}", flush=True)
     server.serve_forever()
 
 
@@ -41,12 +41,12 @@ class Receiver(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length", "0"))
-        if not 0 < length <= LARGEST:
+        if not 0 < length <= MAX_BODY_BYTES:
             self._answer(413)
             return
         try:
-            whom, notification = self.path.strip("/") or "page", json.loads(self.rfile.read(length))
-            lines = told(whom, notification) if whom != WATCHDOG else alive(notification)
+            recipient, notification = self.path.strip("/") or "page", json.loads(self.rfile.read(length))
+            lines = formatted(recipient, notification) if recipient != WATCHDOG else alive(notification)
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400)
             return
@@ -68,33 +68,33 @@ def alive(notification: dict[str, Any]) -> list[str]:
     if name in _alive:
         return []
     _alive.add(name)
-    return ["", plain(f"{name} is heard: alerts arrive here. It comes every minute, and is not printed again.")]
+    return ["", plain(f"{name} arrives: alerts reach this receiver. It repeats every minute and is not printed again.")]
 
 
-def told(whom: str, notification: dict[str, Any]) -> list[str]:
+def formatted(recipient: str, notification: dict[str, Any]) -> list[str]:
     """Formats a notification: recipient, alert, affected run and remedy."""
     labels = notification["groupLabels"]
     name = labels.get("alertname", "alert")
     project = f" in project {labels['project']}" if labels.get("project") else ""
     alerts = notification["alerts"]
-    lines = ["", plain(f"{whom.upper()} {notification['status']}: {name}{project}")]
-    for alert in alerts[:SHOWN]:
+    lines = ["", plain(f"{recipient.upper()} {notification['status']}: {name}{project}")]
+    for alert in alerts[:MAX_ALERTS]:
         notes = alert["annotations"]
         lines.append(f"  {plain(notes.get('summary', ''))}")
         if alert["status"] == "firing":
             lines += what_to_do(notes)
-    if len(alerts) > SHOWN:
-        lines.append(f"  and {len(alerts) - SHOWN} more")
+    if len(alerts) > MAX_ALERTS:
+        lines.append(f"  and {len(alerts) - MAX_ALERTS} more")
     return lines
 
 
 def what_to_do(notes: dict[str, str]) -> list[str]:
     """Returns the description, and the runbook unless the description contains it."""
-    said = [*notes.get("description", "").splitlines(), *notes.get("first_steps", "").splitlines()]
+    lines = [*notes.get("description", "").splitlines(), *notes.get("first_steps", "").splitlines()]
     runbook = notes.get("runbook_url", "")
-    if runbook and not any(runbook in line for line in said):
-        said.append(f"Runbook: {runbook}")
-    return [short for line in said for short in textwrap.wrap(plain(line), 116, **INDENTED)]
+    if runbook and not any(runbook in line for line in lines):
+        lines.append(f"Runbook: {runbook}")
+    return [short for line in lines for short in textwrap.wrap(plain(line), 116, **INDENTED)]
 
 
 INDENTED: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    ", "break_long_words": False}

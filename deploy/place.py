@@ -37,7 +37,7 @@ class Place:
         """Returns the local path for a path in the service's container."""
         return self.folder / service.name / inside.lstrip("/")
 
-    def here(self, service: Service, text: str) -> str:
+    def localized(self, service: Service, text: str) -> str:
         """Translates a word, a value or a file of the service to this machine."""
         if text == "0.0.0.0":
             return "127.0.0.1"
@@ -51,31 +51,35 @@ class Place:
 
     def environment(self, service: Service) -> dict[str, str]:
         """Returns the environment without variables that refer to services which do not run here."""
-        gone = [f"{name}:{self.services[name].port}" for name in self.missing]
-        said = {name: value for name, value in service.environment.items() if not any(each in value for each in gone)}
-        return {name: self.here(service, value) for name, value in said.items()}
+        missing_addresses = [f"{name}:{self.services[name].port}" for name in self.missing]
+        usable = {
+            name: value
+            for name, value in service.environment.items()
+            if not any(address in value for address in missing_addresses)
+        }
+        return {name: self.localized(service, value) for name, value in usable.items()}
 
     def lay_out(self, service: Service) -> None:
         """Writes the files that it mounts, and makes its volumes."""
         for inside, source in service.mounts.items():
-            there = self.path(service, inside)
+            target = self.path(service, inside)
             if source is None:
-                there.mkdir(parents=True, exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)
                 continue
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.write_text(self.here(service, source.read_text()))
-            shutil.copymode(source, there)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(self.localized(service, source.read_text()))
+            shutil.copymode(source, target)
 
     def _address(self, found: re.Match[str]) -> str:
         port = int(found[1])
         return f"127.0.0.1:{self.ports[port]}" if port in self.ports else found[0]
 
 
-def lay_ports(services: Iterable[Service], given: Mapping[str, int]) -> dict[int, int]:
+def lay_ports(services: Iterable[Service], chosen: Mapping[str, int]) -> dict[int, int]:
     """Returns a port for each listening service: the given one, else a free one."""
-    listening = [(each.name, each.port) for each in services if each.port is not None]
+    listening = [(service.name, service.port) for service in services if service.port is not None]
     with_free = zip(listening, _free(len(listening)), strict=True)
-    return {port: given.get(name, free) for (name, port), free in with_free}
+    return {port: chosen.get(name, free) for (name, port), free in with_free}
 
 
 def _free(count: int) -> list[int]:

@@ -23,7 +23,7 @@ from deploy.place import Place
 HEALTH_TIMEOUT_SECONDS = 60.0
 """Maximum number of seconds until a service is healthy."""
 
-ENDS_WITHIN = 10.0
+STOP_TIMEOUT_SECONDS = 10.0
 """Maximum number of seconds for a service to end after its stop signal."""
 
 PACKAGES = {
@@ -34,19 +34,19 @@ PACKAGES = {
 }
 """The Debian package that contains the program."""
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _libc = ctypes.CDLL(None)
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Blocks termination signals, because an unrecorded process would be left behind."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATION_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINATION_SIGNALS)
 
 
 class StackError(Exception):
@@ -69,15 +69,15 @@ class Process:
         """Returns an error text if the process has ended by itself, else None."""
         if self.popen.poll() is None:
             return None
-        said = f":\n{tail(self.log)}" if self.log else ""
-        return f"{self.service.name} ended with exit code {self.popen.returncode}{said}"
+        log_tail = f":\n{tail(self.log)}" if self.log else ""
+        return f"{self.service.name} ended with exit code {self.popen.returncode}{log_tail}"
 
     def stop(self) -> None:
-        """Stops it like its image, then kills it after ENDS_WITHIN seconds."""
+        """Stops it like its image, then kills it after STOP_TIMEOUT_SECONDS."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.Signals[self.service.stop_signal])
             with suppress(subprocess.TimeoutExpired):
-                self.popen.wait(ENDS_WITHIN)
+                self.popen.wait(STOP_TIMEOUT_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
@@ -90,24 +90,26 @@ def program(name: str) -> list[str]:
     if name == "python":
         return [sys.executable]
     packaged = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    found = shutil.which(name) or shutil.which(f"prometheus-{name}") or (str(packaged[-1]) if packaged else None)
-    if found is None:
-        raise MissingError(f"{name} is not on this machine; apt-get install {PACKAGES.get(name, name)}")
-    return [found]
+    path = shutil.which(name) or shutil.which(f"prometheus-{name}") or (str(packaged[-1]) if packaged else None)
+    if path is None:
+        raise MissingError(f"{name} is not installed; run: apt-get install {PACKAGES.get(name, name)}")
+    return [path]
 
 
 def words(place: Place, service: Service) -> list[str]:
     """Returns the service's command line on this machine."""
-    name, *rest = service.words
-    return [*program(Path(name).name), *(place.here(service, word) for word in rest)]
+    name, *arguments = service.words
+    return [*program(Path(name).name), *(place.localized(service, word) for word in arguments)]
 
 
-def start(place: Place, service: Service, command: Sequence[str], aloud: bool = False, **who: Any) -> Process:
+def start(
+    place: Place, service: Service, command: Sequence[str], to_terminal: bool = False, **user_options: Any
+) -> Process:
     """Starts a service in its own session.
 
-    aloud: print its output on the terminal, not to a log.
+    to_terminal: print its output on the terminal, not to a log.
     """
-    log = None if aloud else place.folder / f"{service.name}.log"
+    log = None if to_terminal else place.folder / f"{service.name}.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "PG"))}
     environment = inherited | place.environment(service)
     out = log.open("ab") if log else None
@@ -115,7 +117,7 @@ def start(place: Place, service: Service, command: Sequence[str], aloud: bool = 
 
     def die_with_parent() -> None:
         _libc.prctl(DIE_WITH_PARENT, sign)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINATION_SIGNALS)
 
     try:
         popen = subprocess.Popen(
@@ -126,7 +128,7 @@ def start(place: Place, service: Service, command: Sequence[str], aloud: bool = 
             env=environment,
             start_new_session=True,
             preexec_fn=die_with_parent,  # safe: this process has one thread
-            **who,
+            **user_options,
         )
     finally:
         if out:
@@ -156,13 +158,13 @@ def _healthy(place: Place, service: Service) -> bool:
 
     HTTP checks are done here, because machines may lack the image's wget.
     """
-    from deploy.sights import answers
+    from deploy.fault_views import answers
 
-    asked = [place.here(service, word) for word in service.health]
-    address = re.search(r"http://[^\s'\"]+", " ".join(asked))
+    check = [place.localized(service, word) for word in service.health]
+    address = re.search(r"http://[^\s'\"]+", " ".join(check))
     if address:
         return answers(address[0])
-    command = [*program(asked[0]), *asked[1:]]
+    command = [*program(check[0]), *check[1:]]
     return not subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30).returncode
 
 

@@ -25,11 +25,11 @@ from ammeter_server.cli.demo.processes import CannotShowError, started, tail
 from deploy import compose, processes
 from deploy.compose import ROOT, Service
 from deploy.database import start_database
+from deploy.fault_views import fault_views, wait_for_views
 from deploy.place import Place, lay_ports
-from deploy.processes import ENDING, MissingError, Process, StackError
-from deploy.sights import look, sights
+from deploy.processes import TERMINATION_SIGNALS, MissingError, Process, StackError
 
-ALOUD = "pages"
+TERMINAL_SERVICE = "pages"
 """The service whose output goes to the terminal."""
 
 
@@ -38,28 +38,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns 0, or 1 if a part failed or the demo's fault was not visible.
     """
-    asked = _parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     try:
-        with ExitStack() as over:
-            over.enter_context(_ended_by_signal())
-            folder = asked.folder or over.enter_context(tempfile.TemporaryDirectory(prefix="ammeter-stack-"))
-            return _run(Path(folder).absolute(), asked, over)
+        with ExitStack() as cleanup:
+            cleanup.enter_context(_ended_by_signal())
+            folder = arguments.folder or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="ammeter-stack-"))
+            return _run(Path(folder).absolute(), arguments, cleanup)
     except (StackError, CannotShowError, compose.UnsetError) as error:
         print(f"stack: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130 if asked.once else 0
+        return 130 if arguments.once else 0
 
 
-def _run(folder: Path, asked: argparse.Namespace, over: ExitStack) -> int:
+def _run(folder: Path, arguments: argparse.Namespace, cleanup: ExitStack) -> int:
     begun = time.monotonic()
-    place = prepare(folder, dict(asked.port or ()))
-    running = list(bring_up(place, over))
-    say(f"the stack is up after {time.monotonic() - begun:.0f} s:", *_addresses(place), "")
-    seen = _demonstrate(place, running) if asked.demo else True
-    if asked.once:
+    place = prepare(folder, dict(arguments.port or ()))
+    running = list(start_services(place, cleanup))
+    print_lines(f"the stack is up after {time.monotonic() - begun:.0f} s:", *_addresses(place), "")
+    seen = _demonstrate(place, running) if arguments.demo else True
+    if arguments.once:
         return 0 if seen else 1
-    say(f"logs and data lie in {folder}; Ctrl-C ends everything")
+    print_lines(f"logs and data are in {folder}; Ctrl-C stops the stack")
     while True:
         _check(running)
         time.sleep(0.5)
@@ -71,37 +71,37 @@ def prepare(folder: Path, ports: Mapping[str, int]) -> Place:
     secrets = ["sh", str(ROOT / "deploy" / "secrets.sh"), str(folder / "env"), str(folder / "secrets")]
     subprocess.run(secrets, check=True, stdout=subprocess.DEVNULL)
     lines = (folder / "env").read_text().splitlines()
-    every = compose.services(dict(line.split("=", 1) for line in lines))
-    missing = frozenset(service.name for service in every if not _can_run(service))
-    return Place(folder, {each.name: each for each in every}, lay_ports(every, ports), missing)
+    services = compose.services(dict(line.split("=", 1) for line in lines))
+    missing = frozenset(service.name for service in services if not _can_run(service))
+    return Place(folder, {service.name: service for service in services}, lay_ports(services, ports), missing)
 
 
 def _can_run(service: Service) -> bool:
     """Whether the service's program is installed; prints a message if not."""
     if not service.words:
-        say(f"{service.name}: left out, its command is the image's; docker compose brings it")
+        print_lines(f"{service.name}: omitted; only its image contains the command")
         return False
     try:
         processes.program(Path(service.words[0]).name)
     except MissingError as error:
-        instead = "; SQLite is used instead" if service.name == "database" else "; left out"
-        say(f"{service.name}: {error}{instead}")
+        instead = "; SQLite is used instead" if service.name == "database" else "; omitted"
+        print_lines(f"{service.name}: {error}{instead}")
         return False
     return True
 
 
-def bring_up(place: Place, over: ExitStack) -> Iterator[Process]:
+def start_services(place: Place, cleanup: ExitStack) -> Iterator[Process]:
     """Starts every service after its dependencies, and waits until it is healthy.
 
-    `over` ends the started processes.
+    `cleanup` ends the started processes.
     """
     for service in place.services.values():
         if service.name in place.missing:
             continue
         place.lay_out(service)
-        with processes.held():
+        with processes.signals_blocked():
             process = _start(place, service)
-            over.callback(process.stop)
+            cleanup.callback(process.stop)
         if service.ends:
             processes.run_to_its_end(process)
             continue
@@ -115,7 +115,7 @@ def _start(place: Place, service: Service) -> Process:
     command = processes.words(place, service)
     if "database" in place.missing and command[1:3] == ["-m", "ammeter_server"]:
         command += ["--database-url", f"sqlite:///{place.folder / 'collector.db'}"]
-    return processes.start(place, service, command, aloud=service.name == ALOUD)
+    return processes.start(place, service, command, to_terminal=service.name == TERMINAL_SERVICE)
 
 
 def _addresses(place: Place) -> Iterator[str]:
@@ -123,8 +123,8 @@ def _addresses(place: Place) -> Iterator[str]:
     notes = {
         "collector": ("the page", f"sign in with: cat {token}"),
         "prometheus": ("Prometheus", "metrics of runs and of the fleet"),
-        "alertmanager": ("Alertmanager", "who is told, and what is silenced"),
-        "pages": ("receiver", "prints here whatever would wake somebody"),
+        "alertmanager": ("Alertmanager", "notifications and silences"),
+        "pages": ("receiver", "prints the pages in this terminal"),
     }
     for name, (title, note) in notes.items():
         if name not in place.missing:
@@ -135,7 +135,7 @@ def _demonstrate(place: Place, running: list[Process]) -> bool:
     """Trains with a fault and prints where it is visible. Returns whether it appeared everywhere."""
     run, token = str(uuid.uuid4()), (place.folder / "secrets" / "token").read_text()
     command = [sys.executable, str(ROOT / "trainer" / "broken.py"), *TRAINING]
-    say(f"training with a fault: python trainer/broken.py {' '.join(TRAINING)}")
+    print_lines(f"training with a fault: python trainer/broken.py {' '.join(TRAINING)}")
     journals, log = place.folder / "journals", place.folder / "training.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
     own = {"AMMETER_URL": f"http://{place.address('collector')}", "AMMETER_TOKEN": token}
@@ -145,18 +145,18 @@ def _demonstrate(place: Place, running: list[Process]) -> bool:
             _check(running)
             time.sleep(0.1)
     if training.returncode:
-        say(f"the training ended with exit code {training.returncode}:\n{tail(log)}")
+        print_lines(f"the training ended with exit code {training.returncode}:\n{tail(log)}")
         return False
-    wanted = sights(place, token, run, PLANTED)
-    say("", f"looking for the fault {PLANTED} (Prometheus scrapes every 15 s):")
+    views = fault_views(place, token, run, PLANTED)
+    print_lines("", f"waiting until the fault {PLANTED} is visible (Prometheus scrapes every 15 s):")
     seen = 0
-    for sight in look(wanted, lambda: _check(running)):
-        say(f"  {'seen ' + sight.where:<21} {sight.link}")
+    for view in wait_for_views(views, lambda: _check(running)):
+        print_lines(f"  {'visible ' + view.where:<24} {view.link}")
         seen += 1
-    if seen < len(wanted):
-        say(f"  not seen in {len(wanted) - seen} of {len(wanted)} places")
-    say("")
-    return seen == len(wanted)
+    if seen < len(views):
+        print_lines(f"  not visible in {len(views) - seen} of {len(views)} places")
+    print_lines("")
+    return seen == len(views)
 
 
 def _check(running: list[Process]) -> None:
@@ -166,21 +166,25 @@ def _check(running: list[Process]) -> None:
             raise StackError(ended)
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     print(*lines, sep="\n", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="stack", description="The stack of docker-compose.yml, without containers.")
-    parser.add_argument("--demo", action="store_true", help="train with a fault, and say where it can be seen")
-    parser.add_argument("--once", action="store_true", help="end then: 0 when it was seen everywhere, else 1")
-    parser.add_argument("--folder", metavar="DIR", help="where data, logs and secrets lie and stay (a temporary one)")
+    parser.add_argument(
+        "--demo", action="store_true", help="train with a fault, and print the places where it is visible"
+    )
+    parser.add_argument("--once", action="store_true", help="end then: 0 if it was visible everywhere, else 1")
+    parser.add_argument(
+        "--folder", metavar="DIR", help="folder of data, logs and secrets, which stays (a temporary folder)"
+    )
     parser.add_argument(
         "--port",
         action="append",
         type=_port,
         metavar="SERVICE=PORT",
-        help="collector=8480; may be given again (free ones)",
+        help="collector=8480; can be repeated (free ports)",
     )
     return parser
 
@@ -200,16 +204,16 @@ def _ended_by_signal() -> Iterator[None]:
     """
 
     def end(_: int, __: FrameType | None) -> Any:
-        for each in ENDING:
-            signal.signal(each, signal.SIG_IGN)
+        for number in TERMINATION_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, end) for each in ENDING}
+    before = {number: signal.signal(number, end) for number in TERMINATION_SIGNALS}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -115,30 +115,30 @@ def migrate(asked: argparse.Namespace) -> int:
     """Migrates the database to the newest schema, or back to an earlier one."""
     store = connect(_settings(asked).database_url)
     try:
-        before = _shape(store)
+        before = _schema_version(store)
         if asked.back_to is None:
             migrations.migrate(store)
         else:
             _go_back(store, before, asked.back_to, asked.yes)
-        print(f"the database has shape {migrations.current(store)} (it had {before})")
+        print(f"the database has schema {migrations.current(store)} (before: {before})")
     finally:
         store.close()
     return 0
 
 
-def _go_back(store: Store, before: str | None, shape: str, sure: bool) -> None:
+def _go_back(store: Store, before: str | None, version: str, sure: bool) -> None:
     """Prints the data that is lost, and migrates back if the user has confirmed it."""
     try:
-        lost = migrations.lost(before, shape)
+        lost = migrations.downgrade_losses(before, version)
     except ValueError as error:
-        raise RefusedError(f"--back-to is {shape!r}: {error}") from error
-    print(f"going back from shape {before} to {shape} loses:", *lost, sep="\n  ")
+        raise RefusedError(f"--back-to is {version!r}: {error}") from error
+    print(f"the downgrade from schema {before} to {version} loses:", *lost, sep="\n  ")
     if not sure:
         raise RefusedError(
-            "nothing was changed. End every collector of this database, make a backup, and call it again with --yes;"
-            " then start the older version: this one brings SQLite to its own shape again"
+            "nothing was changed. Stop every collector of this database, make a backup, and repeat the command with "
+            "--yes; then start the older version: this version migrates SQLite to its own schema again"
         )
-    migrations.go_back(store, shape)
+    migrations.downgrade(store, version)
 
 
 def with_store(act: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
@@ -204,10 +204,12 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--tls-cert", metavar="FILE", help="PEM file of the certificate and its chain, to speak TLS")
     serving.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
 
-    migrating = command(commands, "migrate", "Bring the database to this version's shape, or back to an earlier one.")
+    migrating = command(
+        commands, "migrate", "Migrate the database to this version's schema, or back to an earlier one."
+    )
     migrating.set_defaults(command=migrate)
-    migrating.add_argument("--back-to", metavar="SHAPE", help="an earlier shape, such as 0003, for an older version")
-    migrating.add_argument("--yes", action="store_true", help="with --back-to: lose what is said to be lost")
+    migrating.add_argument("--back-to", metavar="SCHEMA", help="an earlier schema, such as 0003, for an older version")
+    migrating.add_argument("--yes", action="store_true", help="with --back-to: accept the listed losses")
     _database_option(migrating)
 
     _token_commands(command(commands, "token", "Handle tokens."))
@@ -306,19 +308,19 @@ def _bring_up(settings: Settings, *, to_write: bool = False) -> None:
     """
     store = connect(settings.database_url)
     try:
-        found = _shape(store)
+        found = _schema_version(store)
         if store.is_sqlite:
             migrations.migrate(store)
         elif found != migrations.newest():
             wanted = migrations.newest()
-            raise RefusedError(f"the database has shape {found}, not {wanted}; run `ammeter-server migrate`")
+            raise RefusedError(f"the database has schema {found}, not {wanted}; run `ammeter-server migrate`")
         if to_write:
             permissions.check(store)
     finally:
         store.close()
 
 
-def _shape(store: Store) -> str | None:
+def _schema_version(store: Store) -> str | None:
     """The schema version of the database, None if it is empty.
 
     Raises:
@@ -326,7 +328,7 @@ def _shape(store: Store) -> str | None:
     """
     found = migrations.current(store)
     if found is not None and not migrations.is_known(found):
-        raise RefusedError(migrations.unknown(found))
+        raise RefusedError(migrations.unknown_version_error(found))
     return found
 
 

@@ -123,8 +123,8 @@ def fill(release: Installation, folder: Path, runs: list[str], database_url: str
 def settled(database_url: str) -> bool:
     """Whether all streams are compacted and the run with a baseline is compared with it."""
     with stored.opened(database_url) as connection:
-        finished = connection.execute(text("SELECT count(*) FROM keeping WHERE finished")).scalar_one()
-        compared = connection.execute(text("SELECT count(*) FROM runs WHERE length(whole) > 100")).scalar_one()
+        finished = connection.execute(text("SELECT count(*) FROM compaction_leases WHERE finished")).scalar_one()
+        compared = connection.execute(text("SELECT count(*) FROM runs WHERE length(evaluation) > 100")).scalar_one()
     return bool(finished == len(RUNS) and compared == 1)
 
 

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import text
 
 from tests.compat import answers
 from tests.compat.processes import DEADLINE, Collector, Training
 from tests.compat.release import JOURNALS, NEW, Installation
+from tests.e2e import stored
 from tests.e2e.processes import free_port, wait_for
 
 RUNS = sorted(path.name for path in JOURNALS.iterdir())
 STEPS, BAD_FROM = 160, 60
+SCHEMA = "0008"
+"""The database schema of the release."""
+
+RENAMED = {
+    "SELECT run, id, heard FROM streams ORDER BY run, id": "SELECT run, id, last_seen FROM streams ORDER BY run, id",
+    "SELECT id, folded, whole FROM runs ORDER BY id": "SELECT id, fleet_progress, evaluation FROM runs ORDER BY id",
+    "SELECT run, stream, verdict, found FROM findings ORDER BY run, stream, verdict": (
+        "SELECT run, stream, verdict, updated FROM findings ORDER BY run, stream, verdict"
+    ),
+    "SELECT at, who FROM audit ORDER BY at": "SELECT at, actor FROM audit ORDER BY at",
+    "SELECT * FROM keeping ORDER BY run": "SELECT * FROM compaction_leases ORDER BY run",
+    "SELECT * FROM deleted ORDER BY run": "SELECT * FROM deleted_runs ORDER BY run",
+}
+"""Queries of the release -> the same queries of this tree."""
+
 OF_THE_RELEASE = re.compile(r"ammeter_(?!collector_)")
 
 
@@ -41,6 +59,29 @@ def timeless(found: dict[str, Any]) -> dict[str, Any]:
             if path.startswith("/api/v1/incidents") or path.endswith("/incidents"):
                 incident.pop("closed", None)
     return found
+
+
+def test_renamed_tables_and_columns_keep_their_content_in_both_directions(
+    release: Installation, copy_database: Callable[[], str], tmp_path: Path
+) -> None:
+    database_url = copy_database()
+    token = create_token(release, database_url)  # an audit record
+    release.run("ammeter_server", "run", "delete", RUNS[0], "--database-url", database_url)
+    before = content(database_url, RENAMED)
+    assert all(before), before
+    NEW.run("ammeter_server", "migrate", "--database-url", database_url)
+    assert before == content(database_url, RENAMED.values())
+    migrate = ["ammeter_server", "migrate", "--database-url", database_url]
+    assert "0009: nothing" in NEW.run(*migrate, "--back-to", SCHEMA, "--yes")
+    assert before == content(database_url, RENAMED)
+    with Collector(release, tmp_path, database_url, token=token) as collector:
+        assert RUNS[1:] == sorted(run["id"] for run in collector.items("/api/v1/runs"))
+
+
+def content(database_url: str, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
+    """The rows of each query."""
+    with stored.opened(database_url) as connection:
+        return [[tuple(row) for row in connection.execute(text(query))] for query in queries]
 
 
 def test_an_agent_of_the_release_goes_on_over_an_upgrade_of_the_collector(

@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from deploy.compose import ROOT
-from deploy.pages import told
+from deploy.pages import formatted
 from tests.alerting import answers, free_port, until
 
 ALERT = {
@@ -37,7 +37,7 @@ def test_a_page_says_what_is_wrong_what_to_do_and_where_to_read_on() -> None:
         "    Cause: it overflowed.",
         "    Fix: go back.",
         "    Runbook: http://collector/runbooks/nonfinite-weights",
-    ] == told("page", notification(ALERT, project="speech"))
+    ] == formatted("page", notification(ALERT, project="speech"))
 
 
 def test_what_is_over_is_one_line_an_alert() -> None:
@@ -46,16 +46,16 @@ def test_what_is_over_is_one_line_an_alert() -> None:
         "",
         "TICKET resolved: AmmeterNonfiniteWeights",
         "  Weights are not finite: nightly, step 7",
-    ] == told("ticket", notification(over, status="resolved"))
+    ] == formatted("ticket", notification(over, status="resolved"))
 
 
 def test_of_many_alerts_the_first_are_shown_and_the_others_counted() -> None:
-    assert "  and 495 more" == told("page", notification(*[ALERT] * 500))[-1]
+    assert "  and 495 more" == formatted("page", notification(*[ALERT] * 500))[-1]
 
 
 def test_no_name_steers_the_terminal() -> None:
     hostile = {**ALERT, "annotations": {"summary": "\x1b[2J\x07run", "description": "\x9b31m", "runbook_url": "\x1b]8"}}
-    assert [] == re.findall(r"[^\x20-\x7e]", "".join(told("page\x1b", notification(hostile, project="\x1b[1A"))))
+    assert [] == re.findall(r"[^\x20-\x7e]", "".join(formatted("page\x1b", notification(hostile, project="\x1b[1A"))))
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def test_it_prints_what_it_is_told_and_refuses_what_is_none(receiver: tuple[str,
     with urllib.request.urlopen(f"{url}/ticket", data=json.dumps(notification(ALERT)).encode(), timeout=10) as answer:
         assert 200 == answer.status
     lines = [printed.readline().rstrip() for _ in range(3)]
-    assert [f"pages are printed here; Alertmanager tells them to port {url.rpartition(':')[2]}", ""] == lines[:2]
+    assert [f"this terminal prints pages; Alertmanager sends them to port {url.rpartition(':')[2]}", ""] == lines[:2]
     assert "TICKET firing: AmmeterNonfiniteWeights" == lines[2]

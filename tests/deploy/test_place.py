@@ -32,16 +32,16 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_an_address_of_the_stack_leads_to_the_port_it_has_here(place: Place, text: str, here: str) -> None:
-    assert here == place.here(place.services["collector"], text)
+    assert here == place.localized(place.services["collector"], text)
 
 
 def test_a_path_leads_into_the_folder_and_what_only_looks_like_one_stays(place: Place) -> None:
     prometheus = place.services["prometheus"]
     inside = place.folder / "prometheus"
-    assert f"--storage.tsdb.path={inside}/prometheus" == place.here(prometheus, "--storage.tsdb.path=/prometheus")
+    assert f"--storage.tsdb.path={inside}/prometheus" == place.localized(prometheus, "--storage.tsdb.path=/prometheus")
     told = "--config.file=/etc/prometheus/prometheus.yaml"
-    assert f"--config.file={inside}/etc/prometheus/prometheus.yaml" == place.here(prometheus, told)
-    assert "/etc/prometheus-old" == place.here(prometheus, "/etc/prometheus-old")
+    assert f"--config.file={inside}/etc/prometheus/prometheus.yaml" == place.localized(prometheus, told)
+    assert "/etc/prometheus-old" == place.localized(prometheus, "/etc/prometheus-old")
 
 
 def test_a_setting_that_names_a_missing_service_is_left_out(place: Place) -> None:

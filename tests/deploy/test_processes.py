@@ -49,9 +49,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("name", ["prometheus", "alertmanager"])
 def test_a_program_that_is_missing_is_named_with_its_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(
-        MissingError, match=f"{name} is not on this machine; apt-get install {processes.PACKAGES[name]}"
-    ):
+    with pytest.raises(MissingError, match=f"{name} is not installed; run: apt-get install {processes.PACKAGES[name]}"):
         processes.program(name)
 
 
@@ -65,7 +63,7 @@ def test_a_service_that_ends_by_itself_says_how_with_its_last_words(place: Place
 def test_one_that_does_not_listen_to_being_asked_is_ended_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "ENDS_WITHIN", 0.2)
+    monkeypatch.setattr(processes, "STOP_TIMEOUT_SECONDS", 0.2)
     deaf: Service = replace(place.services["migrate"], stop_signal="SIGTERM")
     words = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
     process = processes.start(place, deaf, [sys.executable, "-c", words])

@@ -121,11 +121,11 @@ def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str
         schema = schemas[row.stream, row.schema]
         values = np.full((schema.width, row.rows), block.ABSENT, np.float32)
         for part in parts.get((row.stream, row.first_step), []):
-            for which, header in column_codec.read_head(part.head, range(column_codec.TOGETHER)).items():
-                values[part.part * column_codec.TOGETHER + which] = column_codec.unpack(
+            for which, header in column_codec.read_head(part.head, range(column_codec.COLUMNS_PER_PART)).items():
+                values[part.part * column_codec.COLUMNS_PER_PART + which] = column_codec.unpack(
                     header.few or part.data[header.data], row.rows
                 )
-        steps, times = (column_codec.unpack_whole(block, row.rows) for block in (row.steps, row.times))
+        steps, times = (column_codec.unpack_integers(block, row.rows) for block in (row.steps, row.times))
         found.setdefault(row.stream, []).extend(bits(block.View(schema, steps, times, values)))
     return found
 

@@ -145,8 +145,8 @@ def test_the_test_message_is_refused_while_prometheus_pages_for_incidents_too(
     until(lambda: watch.statuses(PAGE, "mixed"), "a page arrives")
     found = watch.notify_test()
     assert (2, "") == (found.returncode, found.stdout)
-    assert f"the Alertmanager at {watch.alertmanager.url} holds Ammeter" in found.stderr
-    assert "Take the group ammeter-incidents out of the rules" in found.stderr
+    assert f"the Alertmanager at {watch.alertmanager.url} has Ammeter" in found.stderr
+    assert "Remove the group ammeter-incidents from the rules" in found.stderr
     asked = watch.notify_test("--prometheus", watch.prometheus.url)
     assert (2, "") == (asked.returncode, asked.stdout)
     assert f"the Prometheus at {watch.prometheus.url} has" in asked.stderr
@@ -169,6 +169,6 @@ def test_the_test_message_goes_out_where_one_owner_pages(watch: Watch, tmp_path:
             prometheus.stop()
             collector.stop()
         assert (0, "") == (sent.returncode, sent.stderr)
-        assert "taken" in sent.stdout
+        assert "accepted" in sent.stdout
         (notification,) = until(lambda: pager.of("AmmeterTest"), "the test message arrives")
-    assert "Nothing is to be done." in notification.alerts[0]["annotations"]["description"]
+    assert "No action is needed." in notification.alerts[0]["annotations"]["description"]

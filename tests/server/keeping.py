@@ -17,7 +17,7 @@ from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
 from ammeter_server.db import Store, connect, migrations
-from ammeter_server.db.queries import series
+from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
 from tests.server.databases import postgresql
@@ -108,7 +108,7 @@ class Fed:
         return sum(len(view) for view in self.fed)
 
     def views(self) -> list[View]:
-        return list(series.views(self.store, self.run, self.stream, None, None))
+        return list(views(self.store, self.run, self.stream, None, None))
 
 
 def told(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1/audit", tags=["audit"])
 
 
 @dataclass(frozen=True)
-class Deed:
+class AuditRecord:
     """One entry of the audit log.
 
     Attributes:
@@ -32,13 +32,13 @@ class Deed:
 
 
 @dataclass(frozen=True)
-class DeedList:
-    items: list[Deed]
+class AuditRecordList:
+    items: list[AuditRecord]
     next_page_token: str | None
 
 
 @router.get("", summary="What people did, newest first")
-def list_deeds(context: ContextDep, page_size: PageSize = 100, page_token: PageToken = None) -> DeedList:
+def list_audit_records(context: ContextDep, page_size: PageSize = 100, page_token: PageToken = None) -> AuditRecordList:
     """Lists created and revoked tokens, sign-ins to the page, and acknowledged and closed incidents.
 
     Requires scope admin.
@@ -46,6 +46,8 @@ def list_deeds(context: ContextDep, page_size: PageSize = 100, page_token: PageT
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before)
-    items = [Deed(row.id, instant(row.at), row.who, row.action, row.subject, row.detail) for row in rows[:page_size]]
+    items = [
+        AuditRecord(row.id, instant(row.at), row.actor, row.action, row.subject, row.detail) for row in rows[:page_size]
+    ]
     more = len(rows) > page_size
-    return DeedList(items, token(rows[page_size - 1].at, rows[page_size - 1].id) if more else None)
+    return AuditRecordList(items, token(rows[page_size - 1].at, rows[page_size - 1].id) if more else None)

@@ -17,8 +17,9 @@ import msgspec
 from ammeter_server.api import events, incidents, runs
 from ammeter_server.context import AppContext
 from ammeter_server.curves import reader
+from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.encoding import Drawn, as_member
-from ammeter_server.curves.reader import CurveQuery
+from ammeter_server.curves.late_values import late_curves
 from ammeter_server.curves.run_axis import OWN, RunAxis, curves_on_axis
 from ammeter_server.db import Row
 from ammeter_server.db.queries import live as query
@@ -89,39 +90,43 @@ class Changes(msgspec.Struct):
         return bool(self.run or self.incidents or self.events or self.series)
 
 
-def read_cursor(given: str | None) -> Cursor:
+def read_cursor(encoded: str | None) -> Cursor:
     """Decodes a cursor; an empty one for None.
 
     Raises:
         Problem: 422 if this server did not create the cursor.
     """
-    if not given:
+    if not encoded:
         return Cursor()
     try:
-        return msgspec.msgpack.decode(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)), type=Cursor)
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)), type=Cursor)
     except (ValueError, msgspec.DecodeError, RecursionError):
         raise Problem(
-            422, f"Last-Event-ID is {given[:80]!r}, which no message had; leave it out to be told everything"
+            422,
+            f"Last-Event-ID is {encoded[:80]!r}, which this server did not send; omit it to receive the complete state",
         ) from None
 
 
 def since(context: AppContext, run: str, wanted: Wanted, cursor: Cursor) -> tuple[Changes, Cursor]:
     """Returns the changes since the cursor, and the cursor after them."""
     with context.store.reading() as connection:
-        streams = query.reached(connection, run, wanted.ranks, MAX_STREAMS)
-    now, listed = _run(context, run), _incidents(context, run)
+        streams = query.newest_streams(connection, run, wanted.ranks, MAX_STREAMS)
+    description, incident_list = _run(context, run), _incidents(context, run)
     axis = context.axes.of(context.store, run)
-    said, numbers, late = _events(context, run, streams, cursor, axis)
+    events_between, numbers, late = _events(context, run, streams, cursor, axis)
     grown = _series(context, run, streams, wanted, cursor, late, axis)
     reached = {
         _key(stream.id): StreamCursor(numbers[stream.id], -1 if stream.last_step is None else stream.last_step)
         for stream in streams
     }
-    after = Cursor(_hash(now), _hash(listed), reached)
-    told = Changes(
-        now if after.run != cursor.run else None, listed if after.incidents != cursor.incidents else None, said, grown
+    after = Cursor(_hash(description), _hash(incident_list), reached)
+    changes = Changes(
+        description if after.run != cursor.run else None,
+        incident_list if after.incidents != cursor.incidents else None,
+        events_between,
+        grown,
     )
-    return told, after
+    return changes, after
 
 
 def _run(context: AppContext, run: str) -> msgspec.Raw:
@@ -141,20 +146,29 @@ def _events(
         The events, the number of events sent per stream after them, and per stream those events that log values of
             steps that were already sent.
     """
-    found: list[events.Event] = []
+    new_events: list[events.Event] = []
     numbers: dict[str, int] = {}
     late: dict[str, list[Row[Any]]] = {}
     with context.store.reading() as connection:
         for stream in streams:
-            told = cursor.streams.get(_key(stream.id))
-            first = told.events if told else max(0, stream.events - FIRST_EVENTS)
-            left = MAX_EVENTS - len(found)
-            rows = query.said(connection, run, stream.id, first, stream.events, left) if first < stream.events else ()
-            found += [events.to_response(row, stream.rank, axis) for row in rows]
-            reached = told.last_step if told else -1
+            position = cursor.streams.get(_key(stream.id))
+            first = position.events if position else max(0, stream.events - FIRST_EVENTS)
+            remaining = MAX_EVENTS - len(new_events)
+            rows = (
+                query.events_between(connection, run, stream.id, first, stream.events, remaining)
+                if first < stream.events
+                else ()
+            )
+            new_events += [events.to_response(row, stream.rank, axis) for row in rows]
+            reached = position.last_step if position else -1
             late[stream.id] = [row for row in rows if row.name == "values.logged" and row.step <= reached]
-            numbers[stream.id] = rows[-1].number + 1 if len(rows) == left and rows else stream.events if left else first
-    return found, numbers, late
+            if not remaining:
+                numbers[stream.id] = first
+            elif rows and len(rows) == remaining:
+                numbers[stream.id] = rows[-1].number + 1
+            else:
+                numbers[stream.id] = stream.events
+    return new_events, numbers, late
 
 
 def _series(
@@ -170,12 +184,12 @@ def _series(
     for stream in streams if wanted.names else ():
         place = axis.place(stream.id)
         where = place if wanted.axis == "run" else OWN
-        if logged := reader.logged(late[stream.id], wanted.names):
+        if logged := late_curves(late[stream.id], wanted.names):
             grown.append(Drawn(stream.rank, stream.id, curves_on_axis(where, logged), place))
-        told = cursor.streams.get(_key(stream.id), StreamCursor(0))
-        if stream.last_step is not None and stream.last_step > told.last_step:
-            asked = CurveQuery(wanted.names, wanted.points, told.last_step + 1, stream.last_step)
-            read = reader.read(context.store, run, stream.id, asked)
+        position = cursor.streams.get(_key(stream.id), StreamCursor(0))
+        if stream.last_step is not None and stream.last_step > position.last_step:
+            curve_query = CurveQuery(wanted.names, wanted.points, position.last_step + 1, stream.last_step)
+            read = reader.read(context.store, run, stream.id, curve_query)
             grown.append(Drawn(stream.rank, stream.id, curves_on_axis(where, read), place))
     return as_member(grown) if any(drawn.curves for drawn in grown) else None
 
@@ -184,5 +198,5 @@ def _key(stream: str) -> bytes:
     return blake2b(stream.encode(), digest_size=6).digest()
 
 
-def _hash(told: msgspec.Raw) -> bytes:
-    return blake2b(told, digest_size=6).digest()
+def _hash(content: msgspec.Raw) -> bytes:
+    return blake2b(content, digest_size=6).digest()

@@ -15,13 +15,13 @@ from ammeter.verdicts.causality import as_consequence, explain
 from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
 from ammeter.verdicts.framework.run_history import COLUMNS, Curve, RunHistory
 from ammeter.wire.columns import Floats, Ints
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.api.series import names_of
 from ammeter_server.config.links import Links
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import reader
+from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.downsample import choose
-from ammeter_server.curves.reader import CurveQuery
 from ammeter_server.curves.run_histories import history_of
 from ammeter_server.db.json_safe import number, plain
 from ammeter_server.http.query_params import First, Last
@@ -44,7 +44,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Named:
+class RunName:
     id: str
     name: str
     precision: str | None
@@ -61,8 +61,8 @@ class Comparison:
         findings: As in a report, causes first, each with the address of its runbook.
     """
 
-    run: Named
-    baseline: Named
+    run: RunName
+    baseline: RunName
     numbers: dict[str, Any]
     differences: list[dict[str, Any]]
     findings: list[dict[str, Any]]
@@ -85,40 +85,43 @@ def read_comparison(
     the requested range. Beyond `points`, minima, maxima and non-finite values of both runs are kept. Numbers and
     findings always cover the whole run.
     """
-    more = names_of(names) if names else []
+    extra_names = names_of(names) if names else []
     with context.store.reading() as connection:
-        rows = found(connection, run), found(connection, baseline)
+        rows = require_run(connection, run), require_run(connection, baseline)
     metrics = metrics_of(*rows)
-    mine, theirs = (history_of(context.store, row, metrics) for row in rows)
-    pair = RunComparison(mine, theirs, delta=parse_share(rows[0].tags.get("validation_delta")))
+    own, other = (history_of(context.store, row, metrics) for row in rows)
+    pair = RunComparison(own, other, delta=parse_share(rows[0].tags.get("validation_delta")))
     numbers = pair.as_json()
-    told = Comparison(
-        Named(rows[0].id, rows[0].name, pair.run.precision),
-        Named(rows[1].id, rows[1].name, pair.baseline.precision),
+    comparison = Comparison(
+        RunName(rows[0].id, rows[0].name, pair.run.precision),
+        RunName(rows[1].id, rows[1].name, pair.baseline.precision),
         {name: value for name, value in numbers.items() if name not in ("name", "differences")},
         numbers["differences"],
         list(_findings(pair, context.settings.links)),
         [
-            _thinned(name, steps, mine, theirs, points)
-            for name, (steps, mine, theirs) in [*_told(pair, first, last), *_further(context, pair, more, first, last)]
+            _thinned(name, steps, own, other, points)
+            for name, (steps, own, other) in [
+                *_common_curves(pair, first, last),
+                *_further(context, pair, extra_names, first, last),
+            ]
             if len(steps)
         ],
     )
-    return Response(msgspec.json.encode(plain(msgspec.to_builtins(told))), media_type="application/json")
+    return Response(msgspec.json.encode(plain(msgspec.to_builtins(comparison))), media_type="application/json")
 
 
 def _findings(pair: RunComparison, links: Links) -> Iterator[dict[str, Any]]:
-    for each in explain([("", finding) for finding in verdicts.judge_runs(pair).findings]):
-        consequences = [as_consequence(more) for more in each.consequences]
-        runbook = links.shown_runbook(each.finding.verdict)
-        yield {**msgspec.to_builtins(each.finding), "consequences": consequences, "runbook": runbook}
+    for cause in explain([("", finding) for finding in verdicts.judge_runs(pair).findings]):
+        consequences = [as_consequence(consequence) for consequence in cause.consequences]
+        runbook = links.shown_runbook(cause.finding.verdict)
+        yield {**msgspec.to_builtins(cause.finding), "consequences": consequences, "runbook": runbook}
 
 
 Common = tuple[Ints, Floats, Floats]
 """The common steps, and the values of each run at them."""
 
 
-def _told(pair: RunComparison, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
+def _common_curves(pair: RunComparison, first: int | None, last: int | None) -> Iterator[tuple[str, Common]]:
     for name in dict.fromkeys((*COLUMNS, *pair.metrics)):
         yield name, _within(pair.run.curve(name), pair.baseline.curve(name), first, last)
 
@@ -130,33 +133,36 @@ def _further(
     further = [name for name in names if name not in COLUMNS and name not in pair.metrics]
     if not further:
         return
-    mine, theirs = (_read(context, stream, CurveQuery(further, EVERY_VALUE)) for stream in (pair.run, pair.baseline))
+    own, other = (_read(context, stream, CurveQuery(further, EVERY_VALUE)) for stream in (pair.run, pair.baseline))
     for name in further:
-        if name in mine and name in theirs:
-            yield name, _within(mine[name], theirs[name], first, last)
+        if name in own and name in other:
+            yield name, _within(own[name], other[name], first, last)
 
 
-def _within(mine: Curve, theirs: Curve, first: int | None, last: int | None) -> Common:
-    steps, *values = mine.with_common(theirs)
-    asked = CurveQuery((), 0, first, last).within(steps)
-    run, baseline = (column[asked] for column in values)
-    return steps[asked], run, baseline
+def _within(own: Curve, other: Curve, first: int | None, last: int | None) -> Common:
+    steps, *values = own.with_common(other)
+    within = CurveQuery((), 0, first, last).within(steps)
+    run, baseline = (column[within] for column in values)
+    return steps[within], run, baseline
 
 
-def _read(context: AppContext, of: RunHistory, asked: CurveQuery) -> dict[str, Curve]:
+def _read(context: AppContext, of: RunHistory, query: CurveQuery) -> dict[str, Curve]:
     """The columns of all attempts of a run, at the steps of the run."""
-    found: dict[str, list[Curve]] = {}
+    curves: dict[str, list[Curve]] = {}
     for part in of.parts:
         run, _, stream = part.stream.partition("/")
-        for name, each in reader.read(context.store, run, stream, asked).items():
-            found.setdefault(name, []).append(part.on_axis(Curve(each.steps, each.values)))
+        for name, curve in reader.read(context.store, run, stream, query).items():
+            curves.setdefault(name, []).append(part.on_axis(Curve(curve.steps, curve.values)))
     return {
-        name: Curve(np.concatenate([curve.steps for curve in some]), np.concatenate([curve.values for curve in some]))
-        for name, some in found.items()
+        name: Curve(
+            np.concatenate([curve.steps for curve in curves_of_name]),
+            np.concatenate([curve.values for curve in curves_of_name]),
+        )
+        for name, curves_of_name in curves.items()
     }
 
 
-def _thinned(name: str, steps: Ints, mine: Floats, theirs: Floats, points: int) -> Curves:
-    kept = np.union1d(choose(mine, points // 2), choose(theirs, points // 2))
-    run, baseline = ([number(value) for value in column[kept].tolist()] for column in (mine, theirs))
-    return Curves(name, steps[kept].tolist(), run, baseline)
+def _thinned(name: str, steps: Ints, own: Floats, other: Floats, points: int) -> Curves:
+    chosen = np.union1d(choose(own, points // 2), choose(other, points // 2))
+    run, baseline = ([number(value) for value in column[chosen].tolist()] for column in (own, other))
+    return Curves(name, steps[chosen].tolist(), run, baseline)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.context import ContextDep
 from ammeter_server.curves.run_axis import RunAxis
 from ammeter_server.db import Row
@@ -71,7 +71,7 @@ def list_events(
     names = _names(name or "")
     span = query.Span(first, last, begin_of(since), end_of(until))
     with context.store.reading() as connection:
-        found(connection, run)
+        require_run(connection, run)
         rows, more = query.newest(connection, run, page_size, before, names, ranks_of(rank), stream, span)
     axis = context.axes.of(context.store, run)
     items = [to_response(row, row.rank, axis) for row in rows]
@@ -79,8 +79,8 @@ def list_events(
     return EventList(items, token(end.time, end.stream, end.number) if end else None)
 
 
-def _names(said: str) -> list[str]:
-    names = list(dict.fromkeys(name for name in said.split(",") if name))
+def _names(given: str) -> list[str]:
+    names = list(dict.fromkeys(name for name in given.split(",") if name))
     if len(names) > MAX_NAMES:
         raise Problem(422, f"name holds {len(names)} names; ask for {MAX_NAMES} at most, or for all that begin alike")
     return names

@@ -13,14 +13,17 @@ from fastapi import APIRouter, Query, Request, Response
 from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import frames
 from ammeter.wire.columns import Floats, Ints
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.api.tensors import newest_life
 from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.curves.curve import CurveQuery
+from ammeter_server.curves.curve_chunk import CurveChunk
 from ammeter_server.curves.float_json import between_brackets
-from ammeter_server.curves.heatmap import filled, stretches
-from ammeter_server.curves.reader import CurveChunk, CurveQuery, chunks_of
-from ammeter_server.curves.run_axis import ALONE, StepAxis, pieces_on_axis, within
-from ammeter_server.db.queries import series as query
+from ammeter_server.curves.heatmap import filled, ranges_of
+from ammeter_server.curves.reader import chunks_of
+from ammeter_server.curves.run_axis import ALONE, StepAxis, chunks_on_axis, within
+from ammeter_server.db.queries.steps import sources as step_sources
+from ammeter_server.db.queries.steps.stream_info import stream_info
 from ammeter_server.http import etags
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.http.problems import Problem
@@ -102,21 +105,21 @@ def read_matrix(
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
     after = key_of(page_token, (int, int, int))
     with context.store.reading() as connection:
-        found(connection, run)
-        sources = query.sources(connection, run, None if rank is None else [rank])
+        require_run(connection, run)
+        sources = step_sources.streams_with_steps(connection, run, None if rank is None else [rank])
         source = newest_life(sources)
-        lives = [each for each in sources if source and each.rank == source.rank] if axis == "run" else [source]
-        standing = query.standing(connection, run, [each for each in lives if each])
-        schema = query.known(connection, run, source.id).schemas.get(source.schema or "") if source else None
+        lives = [life for life in sources if source and life.rank == source.rank] if axis == "run" else [source]
+        marks = step_sources.change_marks(connection, run, [life for life in lives if life])
+        schema = stream_info(connection, run, source.id).schemas.get(source.schema or "") if source else None
     of_run = context.axes.of(context.store, run) if axis == "run" else ALONE
-    placed = [Placed(row[0], of_run.place(row[0]), *_own_span(row)) for row in standing]
-    tag = etags.of(request, standing, [(each.place.begin, each.place.end) for each in placed])
+    placed = [Placed(row[0], of_run.place(row[0]), *_own_span(row)) for row in marks]
+    tag = etags.of(request, marks, [(life.place.begin, life.place.end) for life in placed])
     if tag.known:
         return tag.unchanged()
     tensors = schema.tensors if schema and stat in schema.stats else ()
     begin, first, last = (int(part) for part in after) if after else (0, *_span(placed, first, last))
     shown = tensors[begin : begin + page_size] if first <= last else ()
-    edges = stretches(first, last, cells) if shown else np.zeros(0, np.int64)
+    edges = ranges_of(first, last, cells) if shown else np.zeros(0, np.int64)
     values = list(_rows(context, run, placed, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
     more = begin + page_size < len(tensors) and shown
     header = {
@@ -144,20 +147,20 @@ class Placed(NamedTuple):
     last: int
 
 
-def _own_span(standing: tuple[Any, ...]) -> tuple[int, int]:
+def _own_span(marks: tuple[Any, ...]) -> tuple[int, int]:
     """The first and last step of the attempt, in its own count."""
-    *_, reached, begins = standing
-    there = [step for step in (begins or ())[1:] if step is not None]
-    return min(there, default=0), -1 if reached is None or not there else reached
+    *_, reached, begins = marks
+    measured = [step for step in (begins or ())[1:] if step is not None]
+    return min(measured, default=0), -1 if reached is None or not measured else reached
 
 
 def _span(lives: Sequence[Placed], first: int | None, to: int | None) -> tuple[int, int]:
     """The first and last step to show: the requested range, limited to existing steps."""
-    there = [each for each in lives if each.first <= each.last]
-    if not there:
+    measured = [life for life in lives if life.first <= life.last]
+    if not measured:
         return 0, -1
-    begin = min(each.place.begin + each.first for each in there)
-    ends = ((each.place.begin + each.last, each.place.end) for each in there)
+    begin = min(life.place.begin + life.first for life in measured)
+    ends = ((life.place.begin + life.last, life.place.end) for life in measured)
     end = max(last if replaced_from is None else min(last, replaced_from - 1) for last, replaced_from in ends)
     return max(begin, first or 0), end if to is None else min(end, to)
 
@@ -175,16 +178,16 @@ def _rows(
     coarse levels are read. At least one of them lies within the range.
     """
     for begin in range(0, len(names), TENSORS_PER_READ):
-        some = names[begin : begin + TENSORS_PER_READ]
-        pieces: dict[str, list[CurveChunk]] = {name: [] for name in some}
+        batch = names[begin : begin + TENSORS_PER_READ]
+        chunks: dict[str, list[CurveChunk]] = {name: [] for name in batch}
         for life in lives:
             own = within(life.place, int(edges[0]), int(edges[-1]) - 1)
             if own is None:
                 continue
-            read = chunks_of(context.store, run, life.stream, CurveQuery(some, 8 * (len(edges) - 1), *own))
-            for name, some_pieces in pieces_on_axis(life.place, read).items():
-                pieces[name] += some_pieces
-        yield from (filled(pieces[name], edges, lowest) for name in some)
+            read = chunks_of(context.store, run, life.stream, CurveQuery(batch, 8 * (len(edges) - 1), *own))
+            for name, placed_chunks in chunks_on_axis(life.place, read).items():
+                chunks[name] += placed_chunks
+        yield from (filled(chunks[name], edges, lowest) for name in batch)
 
 
 def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
@@ -197,8 +200,10 @@ def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
 
 def _as_arrays(header: dict[str, Any], rows: Sequence[Cells], edges: Ints) -> Response:
     size = 2 if int(np.diff(edges).max(initial=1)) <= 2**16 else 4
-    said = msgspec.json.encode({**header, "offset_bytes": size})
-    said += b" " * (-(4 + len(said)) % 8)
+    header_json = msgspec.json.encode({**header, "offset_bytes": size})
+    header_json += b" " * (-(4 + len(header_json)) % 8)
     values = (row.astype("<f4").tobytes() for row, _ in rows)
     offsets = (np.maximum(at - edges[:-1], 0).astype(f"<u{size}").tobytes() for _, at in rows)
-    return Response(b"".join([len(said).to_bytes(4, "little"), said, *values, *offsets]), media_type=FLOAT32)
+    return Response(
+        b"".join([len(header_json).to_bytes(4, "little"), header_json, *values, *offsets]), media_type=FLOAT32
+    )

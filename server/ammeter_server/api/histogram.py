@@ -11,12 +11,12 @@ import numpy as np
 from fastapi import APIRouter, Query, Response
 
 from ammeter.wire.columns import Ints
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.run_axis import ALONE, StepAxis, within
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import events as query
-from ammeter_server.db.queries import series
+from ammeter_server.db.queries.steps import sources as step_sources
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
 
@@ -97,20 +97,20 @@ def read_spectrum(
     """
     after = key_of(page_token, (int, int, str))
     with context.store.reading() as connection:
-        found(connection, run)
-        sources = series.sources(connection, run, ranks_of(rank), stream)
-    behind = [source for source in sources if after is None or (source.rank, source.started, source.id) > after]
+        require_run(connection, run)
+        sources = step_sources.streams_with_steps(connection, run, ranks_of(rank), stream)
+    remaining = [source for source in sources if after is None or (source.rank, source.started, source.id) > after]
     lives = context.axes.of(context.store, run) if axis == "run" else ALONE
     items: list[Spectrum] = []
-    for each in behind:
+    for source in remaining:
         if len(items) == page_size:
             break
-        where = lives.place(each.id)
+        where = lives.place(source.id)
         if (own := within(where, first, last)) is not None:
             span = query.Span(*own, begin_of(since), end_of(until))
-            items += _told(each, list(_readings(context, run, each.id, span)), points, where.begin)
-        reached = each
-    more = bool(behind) and reached is not behind[-1]
+            items += _summarized(source, list(_readings(context, run, source.id, span)), points, where.begin)
+        reached = source
+    more = bool(remaining) and reached is not remaining[-1]
     following = token(reached.rank, reached.started, reached.id) if more else None
     return Response(msgspec.json.encode(SpectrumList(items, following)), media_type="application/json")
 
@@ -145,20 +145,22 @@ def _read(step: int, time: int, data: dict[str, Any]) -> Reading | None:
     return Reading(step, time, lowest, scale if isinstance(scale, int | float) else None, np.array(counts, np.int64))
 
 
-def _told(source: series.Source, readings: Sequence[Reading], points: int, offset: int) -> Iterator[Spectrum]:
+def _summarized(
+    source: step_sources.Source, readings: Sequence[Reading], points: int, offset: int
+) -> Iterator[Spectrum]:
     if not readings:
         return
     edges = np.linspace(0, len(readings), min(points, len(readings)) + 1).astype(np.intp)
-    kept = [readings[edge] for edge in edges[:-1]]
+    first_readings = [readings[edge] for edge in edges[:-1]]
     summed = np.add.reduceat(np.stack([reading.counts for reading in readings]), edges[:-1])
     yield Spectrum(
         rank=source.rank,
         stream=source.id,
         lowest=readings[0].lowest,
-        steps=[reading.step + offset for reading in kept],
+        steps=[reading.step + offset for reading in first_readings],
         last_steps=[readings[edge - 1].step + offset for edge in edges[1:]],
-        times=[reading.time / 1e9 for reading in kept],
-        scales=[None if reading.scale is None else number(reading.scale) for reading in kept],
+        times=[reading.time / 1e9 for reading in first_readings],
+        scales=[None if reading.scale is None else number(reading.scale) for reading in first_readings],
         counts=summed[:, :-2].tolist(),
         zeros=summed[:, -2].tolist(),
         nonfinite=summed[:, -1].tolist(),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from ammeter.verdicts import BASELINE_VERDICTS
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project, unknown_incident
 from ammeter_server.config.links import Links
@@ -29,8 +29,8 @@ router = APIRouter(prefix="/api/v1", tags=["incidents"])
 
 State = Literal["open", "acknowledged", "closed"]
 Severity = Literal["page", "ticket"]
-HOUR = 3600 * 10**9
-OF_THE_RUN = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
+HOUR_NS = 3600 * 10**9
+RUN_VERDICTS = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
 """Verdicts that compare all attempts of a run with a baseline; their steps are steps of the run."""
 Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
 States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
@@ -150,7 +150,7 @@ def list_incidents_of_run(
 ) -> IncidentList:
     """Lists the run's incidents, including closed ones."""
     with context.store.reading() as connection:
-        found(connection, run)
+        require_run(connection, run)
     wanted = _wanted(state, severity, verdict, since, until)
     return _listed(context, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
 
@@ -170,7 +170,7 @@ def acknowledge(context: ContextDep, judge: Judging, caller: Changing, incident:
 
     Can be repeated. Status 409 if it closed without an acknowledgement.
     """
-    handled = _told(context, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
+    handled = _current(context, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
     return handled
@@ -183,7 +183,7 @@ def silence(context: ContextDep, judge: Judging, caller: Changing, incident: str
     If it is still open then, one more notification is sent. Status 409 if it is closed.
     """
     now = time.time_ns()
-    handled = _told(context, incident, judge.silence(incident, now + int(hours * HOUR), now, caller.name))
+    handled = _current(context, incident, judge.silence(incident, now + int(hours * HOUR_NS), now, caller.name))
     if handled.state == "closed":
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
     return handled
@@ -205,7 +205,7 @@ def close(context: ContextDep, judge: Judging, caller: Changing, incident: str) 
 
     Can be repeated. It opens again when the verdict finds the same fault again.
     """
-    return _told(context, incident, judge.close(incident, time.time_ns(), caller.name))
+    return _current(context, incident, judge.close(incident, time.time_ns(), caller.name))
 
 
 def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:
@@ -219,7 +219,7 @@ def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:
 
 
 def _delivery(row: Row[Any]) -> Delivery:
-    lasting = row.state in outbox.LIVE
+    undelivered = row.state in outbox.LIVE
     return Delivery(
         channel=row.channel,
         kind=row.kind,
@@ -227,7 +227,7 @@ def _delivery(row: Row[Any]) -> Delivery:
         attempts=row.attempts,
         error=row.error,
         created=instant(row.created),
-        due=instant(row.due) if lasting else None,
+        due=instant(row.due) if undelivered else None,
         sent=instant(row.sent),
     )
 
@@ -242,7 +242,7 @@ def _listed(context: AppContext, page_size: int, page_token: str | None, **wante
     return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
 
 
-def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
+def _current(context: AppContext, incident: str, changed: lifecycle.Incident | None = None) -> Incident:
     """Returns the current incident; wakes the judge if the incident was changed.
 
     Raises:
@@ -259,7 +259,7 @@ def _told(context: AppContext, incident: str, changed: lifecycle.Incident | None
 
 def _offset(context: AppContext, row: Row[Any]) -> int:
     """The step of the run at which the incident's attempt begins."""
-    return 0 if row.verdict in OF_THE_RUN else context.axes.of(context.store, row.run).offset(row.stream)
+    return 0 if row.verdict in RUN_VERDICTS else context.axes.of(context.store, row.run).offset(row.stream)
 
 
 def _wanted(
@@ -271,8 +271,8 @@ def _wanted(
     return {"states": _states(state), "severity": severity, "verdicts": verdicts, **opened}
 
 
-def _states(given: str | None) -> list[str]:
-    states = list(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
+def _states(names: str | None) -> list[str]:
+    states = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
     for state in states:
         if state not in ("open", "acknowledged", "closed"):
             raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")

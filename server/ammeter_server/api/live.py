@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 
 from ammeter_server.api import change_feed
 from ammeter_server.api.change_feed import Cursor, Wanted
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.api.series import names_of
 from ammeter_server.auth.reader_limits import READER
 from ammeter_server.context import AppContext, ContextDep
@@ -30,10 +30,10 @@ from ammeter_server.http.server import ENDLESS
 
 router = APIRouter(prefix="/api/v1/runs/{run}/live", tags=["runs"])
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two polls for changes: one query for all followers."""
 
-STILL_SECONDS = 5.0
+MAX_IDLE_SECONDS = 5.0
 """Seconds after which a follower's run is read without a known change. This covers values that depend on time; a
 comment line keeps the connection alive."""
 
@@ -70,7 +70,7 @@ class Watched:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._of_reader: Counter[str] = Counter()
         self._seen: dict[str, tuple[Any, ...]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     @contextmanager
     def changes_of(self, run: str, reader: str = "") -> Iterator[asyncio.Event]:
@@ -80,16 +80,16 @@ class Watched:
             Problem: 429 if the reader has too many live connections, 503 if all readers together have.
         """
         if self._of_reader[reader] >= MAX_FOLLOWERS_OF_ONE:
-            said = f"{MAX_FOLLOWERS_OF_ONE} live connections of yours are open already; close one, or ask again later"
-            raise limits.over("live", 429, said, wait=10)
+            detail = f"{MAX_FOLLOWERS_OF_ONE} of your live connections are open; close one, or retry later"
+            raise limits.over("live", 429, detail, wait=10)
         if self._of_reader.total() >= MAX_FOLLOWERS:
-            said = f"{MAX_FOLLOWERS} live connections to this collector are open already; ask again later"
-            raise limits.over("live", 503, said, wait=10)
+            detail = f"{MAX_FOLLOWERS} live connections to this collector are open; retry later"
+            raise limits.over("live", 503, detail, wait=10)
         changed = asyncio.Event()
         self._of_reader[reader] += 1
         self._waiting.setdefault(run, set()).add(changed)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
         try:
             yield changed
         finally:
@@ -101,9 +101,9 @@ class Watched:
                 del self._waiting[run]
                 self._seen.pop(run, None)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while self._waiting:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for run, state in (await to_thread.run_sync(self._states, limiter=self.threads)).items():
                 if self._seen.get(run) != state:
                     self._seen[run] = state
@@ -114,7 +114,7 @@ class Watched:
         try:
             with self._store.reading() as connection:
                 return query.versions(connection, list(self._waiting))
-        except Exception:  # noqa: BLE001 - who is told looks for himself soon, and hears what is wrong
+        except Exception:  # noqa: BLE001 - followers read their run soon themselves, and report the error
             return {}
 
 
@@ -142,22 +142,22 @@ async def follow(
     messages = _messages(context, watched, run, wanted, cursor, request.scope[READER])
     first = await anext(messages)
     unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
-    return StreamingResponse(_behind(first, messages), media_type="text/event-stream", headers=unbuffered)
+    return StreamingResponse(_all_messages(first, messages), media_type="text/event-stream", headers=unbuffered)
 
 
 def _check(context: AppContext, run: str) -> None:
     with context.store.reading() as connection:
-        found(connection, run)
+        require_run(connection, run)
 
 
-async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _all_messages(first: bytes, remaining: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yields all messages.
 
     Ends if the run is deleted or the database is unreachable; the next request reports the reason.
     """
     yield first
     with suppress(Problem, StoreAwayError):
-        async for message in rest:
+        async for message in remaining:
             yield message
 
 
@@ -169,14 +169,14 @@ async def _messages(
         yield b"retry: 1000\n\n"
         while time.monotonic() < ends:
             changed.clear()
-            told, cursor = await to_thread.run_sync(
+            changes, cursor = await to_thread.run_sync(
                 change_feed.since, context, run, wanted, cursor, limiter=watched.threads
             )
-            yield _message(told, cursor) if told else b":\n\n"
-            if len(told.events) < change_feed.MAX_EVENTS:
-                with move_on_after(min(STILL_SECONDS, max(0.0, ends - time.monotonic()))):
+            yield _message(changes, cursor) if changes else b":\n\n"
+            if len(changes.events) < change_feed.MAX_EVENTS:
+                with move_on_after(min(MAX_IDLE_SECONDS, max(0.0, ends - time.monotonic()))):
                     await changed.wait()
 
 
-def _message(told: change_feed.Changes, cursor: Cursor) -> bytes:
-    return b"id: %b\ndata: %b\n\n" % (cursor.written().encode(), msgspec.json.encode(told))
+def _message(changes: change_feed.Changes, cursor: Cursor) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (cursor.written().encode(), msgspec.json.encode(changes))

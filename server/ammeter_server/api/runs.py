@@ -103,8 +103,8 @@ def list_runs(
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows, more = query.newest(connection, page_size, before, state, project)
-        items = _told(context, connection, rows)
-    return _answer(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
+        items = _descriptions(context, connection, rows)
+    return _encoded(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
 
 
 @router.get("/{run}", summary="One run", response_model=Run)
@@ -114,12 +114,12 @@ def read_run(context: ContextDep, run: str) -> Response:
     Status 404 if no run with this id has reported.
     """
     with context.store.reading() as connection:
-        row = found(connection, run)
-        (told,) = _told(context, connection, [row])
-    return _answer(told)
+        row = require_run(connection, run)
+        (description,) = _descriptions(context, connection, [row])
+    return _encoded(description)
 
 
-def found(connection: Connection, run: str) -> Row[Any]:
+def require_run(connection: Connection, run: str) -> Row[Any]:
     """Returns the run's row.
 
     Raises:
@@ -131,18 +131,20 @@ def found(connection: Connection, run: str) -> Row[Any]:
     return row
 
 
-def _answer(told: Run | RunList) -> Response:
+def _encoded(content: Run | RunList) -> Response:
     """Encodes without FastAPI, which would validate every value again; the values were validated at ingest."""
-    return Response(msgspec.json.encode(told), media_type="application/json")
+    return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-def _told(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
+def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
     ids = [row.id for row in rows]
     streams = _by_run(query.streams_of(connection, ids))
     incidents = _by_run(query.incidents_of(connection, ids))
     following = {row.id: successor(row.external_id) for row in rows}
-    there = query.there(connection, [one for row in rows for one in candidates(row.project, following[row.id])])
-    after = {row.id: pick(there, row.project, following[row.id]) for row in rows}
+    runs_by_id = query.existing(
+        connection, [candidate for row in rows for candidate in candidates(row.project, following[row.id])]
+    )
+    after = {row.id: pick(runs_by_id, row.project, following[row.id]) for row in rows}
     now = time.time_ns()
     prices = context.settings.cost_per_hour
     axes = {row.id: _axis(context, connection, row, streams.get(row.id, [])) for row in rows}
@@ -159,9 +161,9 @@ def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: S
 
     Most runs have one stream, whose steps are the steps of the run.
     """
-    several = sum(stream.role == "rank" for stream in streams) > 1
+    has_several_streams = sum(stream.role == "rank" for stream in streams) > 1
     follows = bool((row.environment or {}).get("continues"))
-    return context.axes.of(context.store, row.id, connection) if several or follows else ALONE
+    return context.axes.of(context.store, row.id, connection) if has_several_streams or follows else ALONE
 
 
 def to_response(

@@ -12,14 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import ranks
 from ammeter.wire.ranks import Life, lives
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import reader
+from ammeter_server.curves.curve import Curve, CurveQuery
+from ammeter_server.curves.curve_chunk import chunks_of_views
 from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Drawn, LabelledCurves, answer
-from ammeter_server.curves.reader import Curve, CurveQuery
 from ammeter_server.curves.run_axis import OWN, StepAxis, on_axis
-from ammeter_server.db.queries import series as query
-from ammeter_server.db.queries.step_times import steps_between
+from ammeter_server.db.queries.steps import sources as step_sources
+from ammeter_server.db.queries.steps.rows import views
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
+from ammeter_server.db.queries.steps.times import steps_between
 from ammeter_server.http import etags
 from ammeter_server.http.pagination import PageToken, key_of, token, unknown_token
 from ammeter_server.http.problems import Problem
@@ -33,7 +36,7 @@ MAX_NAMES = 256
 MAX_VALUES = 4_000_000
 """Maximum number of values in one response: 64 MB as JSON. A page ends when it reaches this number."""
 
-MERGED = query.Wanted(ranks.SCALARS, ranks.STATS)
+MERGED = ColumnSelection(ranks.SCALARS, ranks.STATS)
 
 Format = Literal["json", "float32"]
 
@@ -80,7 +83,7 @@ ARRAYS = {"schema": {"type": "string", "format": "binary", "description": LAYOUT
 ANSWERS: dict[str, Any] = {"model": SeriesList, "content": {FLOAT32: ARRAYS}}
 
 
-class Line(NamedTuple):
+class CurveSource(NamedTuple):
     """Source of curves: a stream, or all ranks merged.
 
     Attributes:
@@ -124,100 +127,105 @@ def read_series(
     and restart of the ranks, at the steps that all ranks have. Steps, `from` and `to` continue over the attempts of a
     run unless `axis` is `life`.
     """
-    asked = CurveQuery(names_of(names), points, first, last, by == "time")
+    query = CurveQuery(names_of(names), points, first, last, by == "time")
     after = key_of(page_token, (int, int, str, str))
     if merged:
-        _check_merged(asked.names, rank, stream)
+        _check_merged(query.names, rank, stream)
     with context.store.reading() as connection:
-        found(connection, run)
-        sources = query.sources(connection, run, ranks_of(rank), stream)
-        together = lives(query.lives(connection, run)) if merged else []
-        standing = query.standing(connection, run, sources)
+        require_run(connection, run)
+        sources = step_sources.streams_with_steps(connection, run, ranks_of(rank), stream)
+        attempts = lives(step_sources.stored_lives(connection, run)) if merged else []
+        marks = step_sources.change_marks(connection, run, sources)
     places = context.axes.of(context.store, run)
-    tag = etags.of(request, standing, [(each.begin, each.end) for each in map(places.place, (s.id for s in sources))])
+    tag = etags.of(
+        request, marks, [(place.begin, place.end) for place in map(places.place, (stream.id for stream in sources))]
+    )
     if tag.known:
         return tag.unchanged()
-    lines = [_of_all(context, run, life, asked.names) for life in together]
+    curve_sources = [_of_all(context, run, life, query.names) for life in attempts]
     if not merged:
-        lines = [_of(context, run, source, asked.names) for source in sources]
+        curve_sources = [_of(context, run, source, query.names) for source in sources]
     if since is not None or until is not None:
         span = begin_of(since), end_of(until)
-        lines = [_within(line, *steps_between(context.store, run, line.key[2], *span)) for line in lines]
-    lines = [_placed(line, places.place(line.key[2]), axis, replaced) for line in lines]
-    behind = lines if after is None else _behind(lines, asked.names, after)
-    told, following = _page(behind, asked, page_size)
-    return tag.on(answer(told, format, following))
+        curve_sources = [
+            _within(source, *steps_between(context.store, run, source.key[2], *span)) for source in curve_sources
+        ]
+    curve_sources = [_placed(source, places.place(source.key[2]), axis, replaced) for source in curve_sources]
+    remaining = curve_sources if after is None else _after(curve_sources, query.names, after)
+    curves, following = _page(remaining, query, page_size)
+    return tag.on(answer(curves, format, following))
 
 
-def _of(context: AppContext, run: str, source: query.Source, names: Sequence[str]) -> Line:
+def _of(context: AppContext, run: str, source: step_sources.Source, names: Sequence[str]) -> CurveSource:
     key = source.rank, source.started, source.id
-    return Line(source.rank, key, names, lambda asked: reader.read(context.store, run, source.id, asked))
+    return CurveSource(source.rank, key, names, lambda query: reader.read(context.store, run, source.id, query))
 
 
-def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> Line:
-    def read(asked: CurveQuery) -> dict[str, Curve]:
-        views = {
-            member.rank: query.views(context.store, run, member.stream, asked.first, asked.last, MERGED)
-            for member in life
+def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> CurveSource:
+    def read(query: CurveQuery) -> dict[str, Curve]:
+        views_of_ranks = {
+            member.rank: views(context.store, run, member.stream, query.first, query.last, MERGED) for member in life
         }
-        whole = ranks.merged(views, max(member.world_size for member in life))
-        return reader.draw(asked, reader.of_views(asked, whole))
+        merged_views = ranks.merged(views_of_ranks, max(member.world_size for member in life))
+        return reader.draw(query, chunks_of_views(query, merged_views))
 
-    return Line(None, (0, life[0].began, life[0].stream), names, read)
+    return CurveSource(None, (0, life[0].began, life[0].stream), names, read)
 
 
-def _placed(line: Line, place: Place, axis: str, replaced: bool) -> Line:
+def _placed(source: CurveSource, place: Place, axis: str, replaced: bool) -> CurveSource:
     """Converts the line to steps of the run.
 
     Args:
         replaced: Keeps the steps that later attempts replace.
     """
     if axis == "life":
-        return line._replace(place=place)
-    return line._replace(place=place, read=on_axis(Place(place.begin) if replaced else place, line.read))
+        return source._replace(place=place)
+    return source._replace(place=place, read=on_axis(Place(place.begin) if replaced else place, source.read))
 
 
-def _within(line: Line, first: int, last: int) -> Line:
+def _within(source: CurveSource, first: int, last: int) -> CurveSource:
     """The line, additionally limited to these steps."""
 
-    def read(asked: CurveQuery) -> dict[str, Curve]:
-        begin = max(first, asked.first or 0)
-        end = last if asked.last is None else min(last, asked.last)
-        return line.read(replace(asked, first=begin, last=end)) if begin <= end else {}
+    def read(query: CurveQuery) -> dict[str, Curve]:
+        begin = max(first, query.first or 0)
+        end = last if query.last is None else min(last, query.last)
+        return source.read(replace(query, first=begin, last=end)) if begin <= end else {}
 
-    return line._replace(read=read)
+    return source._replace(read=read)
 
 
-def _behind(lines: Sequence[Line], names: Sequence[str], after: tuple[Any, ...]) -> list[Line]:
+def _after(curve_sources: Sequence[CurveSource], names: Sequence[str], after: tuple[Any, ...]) -> list[CurveSource]:
     """The lines and names after the item with this key."""
     *place, name = after
     if name not in names:
         raise unknown_token(name)
-    rest = names[names.index(name) + 1 :]
+    remaining_names = names[names.index(name) + 1 :]
     return [
-        line._replace(names=rest) if line.key == tuple(place) else line for line in lines if line.key >= tuple(place)
+        source._replace(names=remaining_names) if source.key == tuple(place) else source
+        for source in curve_sources
+        if source.key >= tuple(place)
     ]
 
 
-def _page(lines: Sequence[Line], asked: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
+def _page(curve_sources: Sequence[CurveSource], query: CurveQuery, page_size: int) -> tuple[LabelledCurves, str | None]:
     """Returns one page of curves, and the next page's token if there may be more."""
-    told: list[Drawn] = []
+    curves: list[Drawn] = []
     values = 0
-    for line, name, curve in _read(lines, asked):
-        told.append(Drawn(line.rank, line.key[2], {name: curve}, line.place))
+    for source, name, curve in _read(curve_sources, query):
+        curves.append(Drawn(source.rank, source.key[2], {name: curve}, source.place))
         values += len(curve.values)
-        if len(told) == page_size or values > MAX_VALUES:
-            over = line is lines[-1] and name == line.names[-1]
-            return told, None if over else token(*line.key, name)
-    return told, None
+        if len(curves) == page_size or values > MAX_VALUES:
+            over = source is curve_sources[-1] and name == source.names[-1]
+            return curves, None if over else token(*source.key, name)
+    return curves, None
 
 
-def _read(lines: Sequence[Line], asked: CurveQuery) -> Iterator[tuple[Line, str, Curve]]:
-    at_once = max(1, MAX_VALUES // asked.points)
-    for line in lines:
-        for begin in range(0, len(line.names), at_once):
-            curves_of = line.read(replace(asked, names=line.names[begin : begin + at_once]))
-            yield from ((line, name, curve) for name, curve in curves_of.items())
+def _read(curve_sources: Sequence[CurveSource], query: CurveQuery) -> Iterator[tuple[CurveSource, str, Curve]]:
+    at_once = max(1, MAX_VALUES // query.points)
+    for source in curve_sources:
+        for begin in range(0, len(source.names), at_once):
+            curves_of = source.read(replace(query, names=source.names[begin : begin + at_once]))
+            yield from ((source, name, curve) for name, curve in curves_of.items())
 
 
 def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) -> None:
@@ -227,11 +235,11 @@ def _check_merged(names: Sequence[str], rank: str | None, stream: str | None) ->
         Problem: 422 for a rank, a stream, or a name that cannot be merged.
     """
     if rank is not None or stream is not None:
-        raise Problem(422, "merged=true is about all ranks; leave rank and stream away")
+        raise Problem(422, "merged=true merges all ranks; omit rank and stream")
     alone = [name for name in names if name not in ranks.SCALARS and name.partition(":")[0] not in ranks.STATS]
     if alone:
         known = ", ".join((*ranks.SCALARS, *(f"{stat}:<tensor>" for stat in ranks.STATS)))
-        raise Problem(422, f"{alone[0][:80]!r} is each rank's own; merged are {known}")
+        raise Problem(422, f"{alone[0][:80]!r} cannot be merged; use {known}")
 
 
 def names_of(names: str) -> list[str]:
@@ -240,9 +248,7 @@ def names_of(names: str) -> list[str]:
     Raises:
         Problem: 422 for no name or too many.
     """
-    wanted = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
-    if not 0 < len(wanted) <= MAX_NAMES:
-        raise Problem(
-            422, f"names is {names[:80]!r}, {len(wanted)} names; ask for 1 to {MAX_NAMES}, such as scale,loss"
-        )
-    return wanted
+    unique = list(dict.fromkeys(unquote(name.strip()) for name in names.split(",") if name.strip()))
+    if not 0 < len(unique) <= MAX_NAMES:
+        raise Problem(422, f"names is {names[:80]!r}, {len(unique)} names; use 1 to {MAX_NAMES}, such as scale,loss")
+    return unique

@@ -12,11 +12,13 @@ from fastapi import APIRouter, Query, Response
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
-from ammeter_server.api.runs import found
+from ammeter_server.api.runs import require_run
 from ammeter_server.context import ContextDep
 from ammeter_server.curves.run_axis import StepAxis
 from ammeter_server.db.json_safe import number
-from ammeter_server.db.queries import series as query
+from ammeter_server.db.queries.steps.rows import latest_views
+from ammeter_server.db.queries.steps.sources import Source, streams_with_steps
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.http.problems import Problem
 
@@ -62,35 +64,35 @@ def list_tensors(
 
     A stat without a recent measurement is omitted. Steps continue over the attempts of the run unless `axis` is `life`.
     """
-    stats = _asked(stat)
+    stats = _stats_of(stat)
     after = key_of(page_token, (int,))
     with context.store.reading() as connection:
-        found(connection, run)
-        sources = query.sources(connection, run, None if rank is None else [rank])
+        require_run(connection, run)
+        sources = streams_with_steps(connection, run, None if rank is None else [rank])
     source = newest_life(sources)
     offset = context.axes.of(context.store, run).offset(source.id) if source and axis == "run" else 0
     places = _measured(context, run, source, stats, offset) if source else []
-    rest = [(place, item) for place, item in places if after is None or place > int(after[0])]
-    page = rest[:page_size]
-    answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(rest) > page_size else None)
+    remaining = [(place, item) for place, item in places if after is None or place > int(after[0])]
+    page = remaining[:page_size]
+    answer = TensorStatList([item for _, item in page], token(page[-1][0]) if len(remaining) > page_size else None)
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def newest_life(sources: Sequence[query.Source]) -> query.Source | None:
+def newest_life(sources: Sequence[Source]) -> Source | None:
     """The most recent stream of the lowest rank."""
     lowest = min((source.rank for source in sources), default=None)
     return next((source for source in reversed(sources) if source.rank == lowest), None)
 
 
 def _measured(
-    context: ContextDep, run: str, source: query.Source, stats: Sequence[str], offset: int
+    context: ContextDep, run: str, source: Source, stats: Sequence[str], offset: int
 ) -> list[tuple[int, TensorStat]]:
     """Returns (place, item) per measured tensor and stat.
 
     Places stay the same while a run continues.
     """
-    wanted = query.Wanted(stats=tuple(stats))
-    views = query.latest_views(context.store, run, source.id, NEWEST_CHUNKS, wanted)
+    selection = ColumnSelection(stats=tuple(stats))
+    views = latest_views(context.store, run, source.id, NEWEST_CHUNKS, selection)
     schema, latest = latest_values(views, stats)
     items = []
     for order, tensor in enumerate(schema.tensors):
@@ -129,17 +131,17 @@ def latest_values(newest_first: Iterator[block.View], stats: Sequence[str]) -> t
 
 
 def _fill(steps: block.Ints, values: block.Floats, view: block.View, columns: block.Floats) -> None:
-    there = block.measured(columns)
-    missing = np.flatnonzero((steps < 0) & there.any(axis=1))
-    row = there.shape[1] - 1 - there[missing, ::-1].argmax(axis=1)
+    measured = block.measured(columns)
+    missing = np.flatnonzero((steps < 0) & measured.any(axis=1))
+    row = measured.shape[1] - 1 - measured[missing, ::-1].argmax(axis=1)
     steps[missing] = view.steps[row]
     values[missing] = columns[missing, row]
 
 
-def _asked(stat: str) -> list[str]:
+def _stats_of(stat: str) -> list[str]:
     stats = list(dict.fromkeys(name.strip() for name in stat.split(",") if name.strip()))
     unknown = [name for name in stats if name not in frames.STATS]
     if unknown or not stats:
-        said = (unknown or [stat])[0][:80]
-        raise Problem(422, f"stat is {said!r}; use some of {', '.join(frames.STATS)}")
+        invalid = (unknown or [stat])[0][:80]
+        raise Problem(422, f"stat is {invalid!r}; use some of {', '.join(frames.STATS)}")
     return stats

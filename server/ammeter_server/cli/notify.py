@@ -23,7 +23,7 @@ from ammeter_server.notify.channel import Channel, Message, open_channels
 OWN = frozenset(alert_name(verdict.id) for verdict in ALL)
 MINUTE = 60 * 10**9
 REMEDY = (
-    "Take the group ammeter-incidents out of the rules of that Prometheus, or unset AMMETER_SERVER_ALERTMANAGER_URL."
+    "Remove the group ammeter-incidents from the rules of that Prometheus, or unset AMMETER_SERVER_ALERTMANAGER_URL."
 )
 
 
@@ -31,7 +31,7 @@ class MixedError(Exception):
     """Two systems send the same alerts; the message names the one to silence."""
 
 
-def test(settings: Settings, asked: argparse.Namespace) -> int:
+def test(settings: Settings, arguments: argparse.Namespace) -> int:
     """Sends a test message to every channel.
 
     Returns:
@@ -44,13 +44,14 @@ def test(settings: Settings, asked: argparse.Namespace) -> int:
     channels = open_channels(settings)
     if not channels:
         raise SettingsError(
-            "nobody is told: set AMMETER_SERVER_NOTIFY, AMMETER_SERVER_NOTIFY_FILE or AMMETER_SERVER_ALERTMANAGER_URL"
+            "there is no channel; set AMMETER_SERVER_NOTIFY, AMMETER_SERVER_NOTIFY_FILE or "
+            "AMMETER_SERVER_ALERTMANAGER_URL"
         )
     if settings.alertmanagers:
-        refuse_mix(settings, asked.prometheus)
-    message = _message(settings, asked.severity, time.time_ns())
-    outcomes = [{"channel": name, "error": _told(channel, message)} for name, channel in channels.items()]
-    _print(outcomes, asked.json)
+        refuse_mix(settings, arguments.prometheus)
+    message = _message(settings, arguments.severity, time.time_ns())
+    outcomes = [{"channel": name, "error": _delivery_error(channel, message)} for name, channel in channels.items()]
+    _print(outcomes, arguments.json)
     return 1 if any(outcome["error"] for outcome in outcomes) else 0
 
 
@@ -61,32 +62,31 @@ def refuse_mix(settings: Settings, prometheus: str | None) -> None:
         MixedError: Prometheus has the incident alerts, or has posted one to an Alertmanager of the collector.
     """
     if prometheus:
-        groups = _asked(f"{prometheus.rstrip('/')}/api/v1/rules?type=alert")["data"]["groups"]
+        groups = _get_json(f"{prometheus.rstrip('/')}/api/v1/rules?type=alert")["data"]["groups"]
         doubled = sorted({rule["name"] for group in groups for rule in group["rules"]} & OWN)
         if doubled:
             raise MixedError(
                 f"the Prometheus at {address(prometheus).url} has {len(doubled)} alerts on incidents"
-                f" ({doubled[0]}, ...), and the "
-                f"collector posts the same to Alertmanager: each would fire and resolve in turn. {REMEDY} Those of "
-                f"{settings.page_url}/api/v1/rules are without them"
+                f" ({doubled[0]}, ...), and the collector posts the same alerts to Alertmanager: each would fire and "
+                f"resolve in turn. {REMEDY} The rules at {settings.page_url}/api/v1/rules do not contain that group"
             )
     for url in settings.alertmanagers:
-        for alert in _held(url):
+        for alert in _alerts_of(url):
             name, source = alert["labels"].get("alertname"), alert.get("generatorURL", "")
             if name in OWN and "/graph?" in source:
-                raise MixedError(f"the Alertmanager at {address(url).url} holds {name} from {source[:200]}. {REMEDY}")
+                raise MixedError(f"the Alertmanager at {address(url).url} has {name} from {source[:200]}. {REMEDY}")
 
 
-def _told(channel: Channel, message: Message) -> str | None:
+def _delivery_error(channel: Channel, message: Message) -> str | None:
     try:
         channel.send([message])
-    except Exception as error:  # noqa: BLE001 - it is what the command is asked for
+    except Exception as error:  # noqa: BLE001 - the error is the result of the command
         return str(error) or type(error).__name__
     return None
 
 
 def _message(settings: Settings, severity: str, now: int) -> Message:
-    body = f"A test of the channels of the Ammeter collector at {settings.page_url}. Nothing is to be done."
+    body = f"A test of the channels of the Ammeter collector at {settings.page_url}. No action is needed."
     title = "[test] Ammeter can reach you"
     alert = {
         "labels": {"alertname": "AmmeterTest", "severity": severity},
@@ -94,41 +94,41 @@ def _message(settings: Settings, severity: str, now: int) -> Message:
         "startsAt": stamp(now),
         "generatorURL": settings.page_url,
     }
-    told = {"kind": "opened", "severity": severity, "title": title, "body": body}
-    return {**told, "alert": alert, "over": now + MINUTE}
+    notification = {"kind": "opened", "severity": severity, "title": title, "body": body}
+    return {**notification, "alert": alert, "over": now + MINUTE}
 
 
-def _held(url: str) -> list[dict[str, Any]]:
+def _alerts_of(url: str) -> list[dict[str, Any]]:
     """The alerts of an Alertmanager.
 
     Empty if it does not respond; the test message reports that.
     """
     try:
-        found: list[dict[str, Any]] = _asked(f"{url.rstrip('/')}/api/v2/alerts")
+        alerts: list[dict[str, Any]] = _get_json(f"{url.rstrip('/')}/api/v2/alerts")
     except SettingsError:
         return []
-    return found
+    return alerts
 
 
-def _asked(url: str) -> Any:
-    asked = address(url)
-    told = asked.url.partition("?")[0]
+def _get_json(url: str) -> Any:
+    target = address(url)
+    shown_url = target.url.partition("?")[0]
     try:
-        answer = urllib3.request("GET", asked.url, headers=asked.headers, timeout=10.0, retries=False)
+        answer = urllib3.request("GET", target.url, headers=target.headers, timeout=10.0, retries=False)
         if answer.status != 200:
-            raise SettingsError(f"{told} answered {answer.status}; is that the right address?")
+            raise SettingsError(f"{shown_url} responded with {answer.status}; check the address")
         return answer.json()
     except (urllib3.exceptions.HTTPError, json.JSONDecodeError) as error:
-        said = asked.conceal(str(error))
-        raise SettingsError(f"{told} does not answer as expected ({said}); is that the right address?") from None
+        reason = target.conceal(str(error))
+        raise SettingsError(f"{shown_url} does not respond as expected ({reason}); check the address") from None
 
 
 def _print(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> None:
     if as_json:
-        for each in outcomes:
-            print(json.dumps(each))
+        for outcome in outcomes:
+            print(json.dumps(outcome))
         return
     table = Table("channel", "test message", box=None, pad_edge=False)
     for outcome in outcomes:
-        table.add_row(Text(outcome["channel"]), Text(outcome["error"] or "taken"))
+        table.add_row(Text(outcome["channel"]), Text(outcome["error"] or "accepted"))
     Console().print(table)

@@ -11,16 +11,16 @@ from typing import Any
 from ammeter_server.db import Store, partitions
 from ammeter_server.db.queries import sizes
 
-RUNS = 20
+MAX_RUNS = 20
 """Number of runs shown, the largest first."""
 
 EPOCH = date(1970, 1, 1)
 
 
-def show(store: Store, asked: argparse.Namespace) -> None:
+def show(store: Store, arguments: argparse.Namespace) -> None:
     """Prints the report; with --json as one object."""
-    found = measured(store)
-    print(json.dumps(found) if asked.json else "\n".join(_lines(found)))
+    report = measured(store)
+    print(json.dumps(report) if arguments.json else "\n".join(_lines(report)))
 
 
 def measured(store: Store) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def measured(store: Store) -> dict[str, Any]:
     with store.reading() as connection:
         used, (waiting, compacted) = partitions.used_bytes(connection), sizes.waiting(connection)
         tables, by_day = sizes.by_table(connection), sizes.by_day(connection)
-        runs = sizes.by_run(connection, RUNS)
+        runs = sizes.by_run(connection, MAX_RUNS)
     return {
         "database_bytes": used,
         "steps": {"in_blocks": waiting, "in_segments": compacted},
@@ -43,13 +43,13 @@ def measured(store: Store) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    steps = found["steps"]
-    lines = [f"{_size(found['database_bytes'])} on disk; {steps['in_segments']:,} steps of all ranks compacted, "]
-    lines[0] += f"{steps['in_blocks']:,} as they came"
+def _lines(report: dict[str, Any]) -> list[str]:
+    steps = report["steps"]
+    lines = [f"{_size(report['database_bytes'])} on disk; {steps['in_segments']:,} steps of all ranks compacted, "]
+    lines[0] += f"{steps['in_blocks']:,} not compacted yet"
     for title, key, count in (("table", "name", "rows"), ("run", "run", "steps"), ("day", "day", "")):
         rows = [
-            (entry[key], f"{entry[count]:,}" if count else "", _size(entry["bytes"])) for entry in found[f"{title}s"]
+            (entry[key], f"{entry[count]:,}" if count else "", _size(entry["bytes"])) for entry in report[f"{title}s"]
         ]
         lines += ["", *_table((title, count, "bytes"), rows)]
     return lines

@@ -17,29 +17,29 @@ from ammeter_server.db.queries import audit
 from ammeter_server.db.queries.tokens import SCOPES
 
 UNITS = {"m": 60, "h": 3600, "d": 86_400}
-SHOWN = 1000
+MAX_AUDIT_LINES = 1000
 """Maximum lines of the audit log that are printed; GET /api/v1/audit returns all pages."""
 
 
-def create(store: Store, asked: argparse.Namespace) -> None:
+def create(store: Store, arguments: argparse.Namespace) -> None:
     """Prints a new token, once."""
-    scopes = tuple(dict.fromkeys(asked.scopes.replace(",", " ").split()))
+    scopes = tuple(dict.fromkeys(arguments.scopes.replace(",", " ").split()))
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
-        raise TokenError(f"--scopes is {asked.scopes!r}; use some of {', '.join(SCOPES)}")
-    expires = moment(asked.expires, time.time_ns()) if asked.expires is not None else None
-    print(tokens.create(store, asked.name, scopes, asked.project, expires, who()))
+        raise TokenError(f"--scopes is {arguments.scopes!r}; use some of {', '.join(SCOPES)}")
+    expires = moment(arguments.expires, time.time_ns()) if arguments.expires is not None else None
+    print(tokens.create(store, arguments.name, scopes, arguments.project, expires, user()))
 
 
-def revoke(store: Store, asked: argparse.Namespace) -> None:
+def revoke(store: Store, arguments: argparse.Namespace) -> None:
     """Revokes a token and the page sessions that it opened."""
-    tokens.revoke(store, asked.name, who())
-    print(f"the token {asked.name!r} and its sessions are no longer valid")
+    tokens.revoke(store, arguments.name, user())
+    print(f"the token {arguments.name!r} and its sessions are no longer valid")
     if not tokens.listed(store):
-        print("it was the last one: on loopback the collector answers to everybody on its machine again")
+        print("this was the last token: on loopback the collector now accepts every request from its machine")
 
 
-def show(store: Store, asked: argparse.Namespace) -> None:
+def show(store: Store, arguments: argparse.Namespace) -> None:
     """Prints all tokens without their secrets."""
     now = time.time_ns()
     for token in tokens.listed(store):
@@ -50,17 +50,17 @@ def show(store: Store, asked: argparse.Namespace) -> None:
             "created": instant(token.created),
         }
         about |= {"expires": instant(token.expires), "valid": token.expires is None or token.expires > now}
-        print(json.dumps(about) if asked.json else _line(about))
+        print(json.dumps(about) if arguments.json else _line(about))
 
 
-def show_audit(store: Store, asked: argparse.Namespace) -> None:
+def show_audit(store: Store, arguments: argparse.Namespace) -> None:
     """Prints the audit log, newest first."""
     with store.reading() as connection:
-        rows = audit.newest(connection, SHOWN)
+        rows = audit.newest(connection, MAX_AUDIT_LINES)
     for row in rows:
-        about = {"time": instant(row.at), "who": row.who, "action": row.action, "subject": row.subject}
+        about = {"time": instant(row.at), "who": row.actor, "action": row.action, "subject": row.subject}
         about |= {"detail": row.detail}
-        print(json.dumps(about) if asked.json else "  ".join(str(value) for value in about.values() if value))
+        print(json.dumps(about) if arguments.json else "  ".join(str(value) for value in about.values() if value))
 
 
 def moment(text: str, now: int) -> int:
@@ -75,26 +75,26 @@ def moment(text: str, now: int) -> int:
     after = re.fullmatch(r"(\d{1,6})([mhd])", text)
     try:
         if after:
-            found = now + int(after[1]) * UNITS[after[2]] * 10**9
+            time_ns = now + int(after[1]) * UNITS[after[2]] * 10**9
         else:
             when = datetime.fromisoformat(text)
-            found = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()) * 10**9
+            time_ns = int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()) * 10**9
     except (ValueError, OverflowError):
-        found = 0
-    if not now < found < 2**63:
-        raise TokenError(f"--expires is {text!r}; use a time from now such as 30d, 12h or 45m, or a day to come in UTC")
-    return found
+        time_ns = 0
+    if not now < time_ns < 2**63:
+        raise TokenError(f"--expires is {text!r}; use a duration such as 30d, 12h or 45m, or a future date in UTC")
+    return time_ns
 
 
 def _line(about: dict[str, object]) -> str:
-    project = f"project {about['project']}" if about["project"] else "every project"
-    until = "does not expire"
+    project = f"project {about['project']}" if about["project"] else "all projects"
+    until = "never expires"
     if about["expires"]:
         until = f"{'expires' if about['valid'] else 'EXPIRED'} {about['expires']}"
-    return "  ".join((str(about["name"]), str(about["scopes"]), project, f"made {about['created']}", until))
+    return "  ".join((str(about["name"]), str(about["scopes"]), project, f"created {about['created']}", until))
 
 
-def who() -> str:
+def user() -> str:
     """The user of the command line, for the audit log."""
     try:
         return f"command line ({getpass.getuser()})"

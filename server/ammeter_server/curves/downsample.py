@@ -13,36 +13,36 @@ Places = npt.NDArray[np.intp]
 def choose(values: Floats, points: int, times: Ints | None = None) -> Ints:
     """Returns the ascending positions of at most `points` values to show (16 or more).
 
-    All values, if they are no more than that. Keeps the first and the last value. Keeps each stretch's smallest and
-    largest finite value, and all non-finite values, or if they are many each stretch's first and last one. Stretches
+    All values, if they are no more than that. Keeps the first and the last value. Keeps each interval's smallest and
+    largest finite value, and all non-finite values, or if they are many each interval's first and last one. Stretches
     have equally many values. With `times`, the time of each value, they have equal duration, so that a dense period is
     shown as coarsely as the rest.
     """
     if len(values) <= points:
         return np.arange(len(values), dtype=np.int64)
     finite = np.isfinite(values)
-    strange = np.flatnonzero(~finite)
-    if len(strange) > points // 2:
-        strange = strange[_ends(_edges(strange, (points // 2 - 2) // 2, times))]
-    plain = np.flatnonzero(finite)
-    stretches = (points - len(strange) - 2) // 2
-    if len(plain) > 2 * stretches:
-        plain = plain[_extremes(values[plain], _edges(plain, stretches, times))]
+    nonfinite = np.flatnonzero(~finite)
+    if len(nonfinite) > points // 2:
+        nonfinite = nonfinite[_ends(_edges(nonfinite, (points // 2 - 2) // 2, times))]
+    finite_places = np.flatnonzero(finite)
+    intervals = (points - len(nonfinite) - 2) // 2
+    if len(finite_places) > 2 * intervals:
+        finite_places = finite_places[_extremes(values[finite_places], _edges(finite_places, intervals, times))]
     ends = np.array([0, len(values) - 1])
-    return np.unique(np.concatenate([ends, strange, plain])).astype(np.int64)
+    return np.unique(np.concatenate([ends, nonfinite, finite_places])).astype(np.int64)
 
 
-def _edges(where: Places, stretches: int, times: Ints | None) -> Places:
-    """Returns the beginnings of non-empty stretches of these positions, and the end of the last."""
+def _edges(where: Places, intervals: int, times: Ints | None) -> Places:
+    """Returns the beginnings of non-empty intervals of these positions, and the end of the last."""
     if times is None:
-        return np.linspace(0, len(where), stretches + 1).astype(np.intp)
+        return np.linspace(0, len(where), intervals + 1).astype(np.intp)
     rising = np.maximum.accumulate(times[where])  # a clock may have been set back
-    equal = rising[0] + (rising[-1] - rising[0]) / stretches * np.arange(1, stretches)
+    equal = rising[0] + (rising[-1] - rising[0]) / intervals * np.arange(1, intervals)
     return np.unique(np.concatenate([[0], np.searchsorted(rising, equal), [len(where)]]))
 
 
 def _extremes(values: Floats, edges: Places) -> Places:
-    """Returns the positions of each stretch's minimum and maximum."""
+    """Returns the positions of each interval's minimum and maximum."""
     lengths = np.diff(edges)
     picked = []
     for extreme in (np.minimum, np.maximum):
@@ -53,5 +53,5 @@ def _extremes(values: Floats, edges: Places) -> Places:
 
 
 def _ends(edges: Places) -> Places:
-    """Returns the first and the last position of each stretch."""
+    """Returns the first and the last position of each interval."""
     return np.concatenate([edges[:-1], edges[1:] - 1])

@@ -14,8 +14,8 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ammeter.verdicts.framework.placement import Place
+from ammeter_server.curves.curve import Curve
 from ammeter_server.curves.float_json import between_brackets
-from ammeter_server.curves.reader import Curve
 
 FLOAT32 = "application/vnd.ammeter.series"
 
@@ -25,7 +25,7 @@ LAYOUT = (
     " and `values` (float32) begin, multiples of eight. Everything is little-endian. Items may share steps and times."
 )
 
-PIECE = 256 * 2**10
+CHUNK_BYTES = 256 * 2**10
 
 Part = bytes | memoryview
 
@@ -47,8 +47,8 @@ class Drawn(NamedTuple):
 LabelledCurves = Sequence[Drawn | tuple[int | None, str, dict[str, Curve]]]
 
 
-class InPieces(Response):
-    """A response of several megabytes, joined piece by piece while it is sent.
+class ChunkedResponse(Response):
+    """A response of several megabytes, joined chunk by chunk while it is sent.
 
     Joined as a whole it would be copied three times, into memory newly allocated by the system.
     """
@@ -60,84 +60,84 @@ class InPieces(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in self._pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        for chunk in self._chunks():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[bytes]:
         begin = size = 0
         for end, part in enumerate(self.parts, 1):
             size += len(part)
-            if size >= PIECE or end == len(self.parts):
+            if size >= CHUNK_BYTES or end == len(self.parts):
                 yield b"".join(self.parts[begin:end])
                 begin, size = end, 0
 
 
-def answer(told: LabelledCurves, form: str, following: str | None = None) -> InPieces:
+def answer(curves: LabelledCurves, form: str, following: str | None = None) -> ChunkedResponse:
     """Encodes one item per curve. following: the token of the next page."""
     if form == "float32":
-        return InPieces(_as_arrays(told, following), FLOAT32)
-    return InPieces(_as_json(told, following), "application/json")
+        return ChunkedResponse(_as_arrays(curves, following), FLOAT32)
+    return ChunkedResponse(_as_json(curves, following), "application/json")
 
 
-def _as_json(told: LabelledCurves, following: str | None) -> list[Part]:
-    return [*_items_and_axes(told), b',"next_page_token":', msgspec.json.encode(following), b"}"]
+def _as_json(curves: LabelledCurves, following: str | None) -> list[Part]:
+    return [*_items_and_axes(curves), b',"next_page_token":', msgspec.json.encode(following), b"}"]
 
 
-def as_member(told: LabelledCurves) -> msgspec.Raw:
+def as_member(curves: LabelledCurves) -> msgspec.Raw:
     """Encodes the curves as a member of another JSON response."""
-    return msgspec.Raw(b"".join([*_items_and_axes(told), b"}"]))
+    return msgspec.Raw(b"".join([*_items_and_axes(curves), b"}"]))
 
 
-def _drawn(told: LabelledCurves) -> list[Drawn]:
-    return [Drawn(*each) for each in told]
+def _drawn(curves: LabelledCurves) -> list[Drawn]:
+    return [Drawn(*labelled) for labelled in curves]
 
 
-def _items_and_axes(told: LabelledCurves) -> Iterator[Part]:
+def _items_and_axes(curves: LabelledCurves) -> Iterator[Part]:
     """Yields the values of each curve, then `axes` with steps and times.
 
     An axis is written once for all curves that share it.
     """
-    flat = [(each.head(), name, curve) for each in _drawn(told) for name, curve in each.curves.items()]
+    labelled = [(drawn.head(), name, curve) for drawn in _drawn(curves) for name, curve in drawn.curves.items()]
     axes: dict[int, int] = {}
     shown: list[dict[str, list[Any]]] = []
     before = b'{"items":['
-    values = between_brackets([curve.values for *_, curve in flat])
-    for (head, name, curve), text in zip(flat, values, strict=True):
+    values = between_brackets([curve.values for *_, curve in labelled])
+    for (head, name, curve), text in zip(labelled, values, strict=True):
         if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
             shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
         item = msgspec.json.encode({"name": name, **head, "axis": axes[id(curve.steps)], "complete": curve.complete})
         yield from (before, item[:-1], b',"values":[', text, b"]}")
         before = b","
-    yield from (b"" if flat else before, b'],"axes":', msgspec.json.encode(shown))
+    yield from (b"" if labelled else before, b'],"axes":', msgspec.json.encode(shown))
 
 
-def _as_arrays(told: LabelledCurves, following: str | None) -> list[Part]:
+def _as_arrays(curves: LabelledCurves, following: str | None) -> list[Part]:
     parts: list[bytes] = []
-    made: dict[tuple[int, str], int] = {}
+    offsets: dict[tuple[int, str], int] = {}
     size = 0
 
     def placed(array: npt.NDArray[Any], kind: str, scale: float = 1.0) -> int:
         nonlocal size
-        if (id(array), kind) not in made:
+        if (id(array), kind) not in offsets:
             data = (array / scale if scale != 1.0 else array).astype(kind).tobytes()
-            made[id(array), kind] = size
+            offsets[id(array), kind] = size
             parts.append(data + bytes(-len(data) % 8))
             size += len(parts[-1])
-        return made[id(array), kind]
+        return offsets[id(array), kind]
 
     items = [
         {
             "name": name,
-            **each.head(),
+            **drawn.head(),
             "points": len(curve.values),
             "complete": curve.complete,
             "steps": placed(curve.steps, "<i8"),
             "times": placed(curve.times, "<f8", 1e9),
             "values": placed(curve.values, "<f4"),
         }
-        for each in _drawn(told)
-        for name, curve in each.curves.items()
+        for drawn in _drawn(curves)
+        for name, curve in drawn.curves.items()
     ]
     header = msgspec.json.encode({"items": items, "next_page_token": following})
     header += b" " * (-(4 + len(header)) % 8)

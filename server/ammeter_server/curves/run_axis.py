@@ -20,16 +20,20 @@ from ammeter.verdicts.framework.placement import LifeRecord, Place, place
 from ammeter.verdicts.framework.run_history import EVENTS, LifeReader
 from ammeter.wire.columns import Ints
 from ammeter.wire.ranks import Life, lives
-from ammeter_server.curves.reader import Curve, CurveChunk, CurveQuery, Rows
+from ammeter_server.curves.curve import Curve, CurveQuery
+from ammeter_server.curves.curve_chunk import CurveChunk, Rows
 from ammeter_server.db import Connection, Row, Store
-from ammeter_server.db.queries import judge, series
+from ammeter_server.db.queries import events, judge
 from ammeter_server.db.queries.runs import lives_of
+from ammeter_server.db.queries.steps.rows import views
+from ammeter_server.db.queries.steps.sources import stored_lives
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.runs.run_chain import MAX_RUNS_PER_CHAIN
 
-MAX_KEPT_LIVES = 10_000
+MAX_CACHED_LIVES = 10_000
 """Cached lives: a few hundred bytes each, and 8 bytes for each skipped step."""
 
-SKIPPED = series.Wanted(("skipped",))
+SKIPPED = ColumnSelection(("skipped",))
 
 OWN = Place()
 """The place of a life whose own steps are those of the run."""
@@ -97,7 +101,7 @@ class RunAxes:
         """Returns the axis of the run, which continues the axes of its predecessors."""
         with nullcontext(connection) if connection is not None else store.reading() as connection:
             line = _line_up_to(connection, run)
-            known = [(row.id, life) for row in line for life in lives(series.lives(connection, row.id))]
+            known = [(row.id, life) for row in line for life in lives(stored_lives(connection, row.id))]
             if len(known) < 2:
                 return ALONE
             lowest = min(life[0].rank for _, life in known)
@@ -117,7 +121,7 @@ class RunAxes:
         with self._lock:
             known = self._known.setdefault((run, stream), _KnownLife(LifeReader(columns=())))
             self._known.move_to_end((run, stream))
-            while len(self._known) > MAX_KEPT_LIVES:
+            while len(self._known) > MAX_CACHED_LIVES:
                 self._known.popitem(last=False)
             return known
 
@@ -128,10 +132,10 @@ def _axis(run: str, leading: Sequence[tuple[str, Sequence[Life]]], records: Sequ
     for (of, life), record, where in zip(leading, records, place(records), strict=True):
         if of != run or where is None:
             continue
-        places |= {each.stream: where for each in life}
+        places |= {member.stream: where for member in life}
         steps = where.begin + record.first_step, where.begin + record.last_step
         found.append(RunLife(len(found) + 1, life[0].stream, where.begin, *steps, where.end))
-    return RunAxis(found, places) if len(found) > 1 or any(each != OWN for each in places.values()) else ALONE
+    return RunAxis(found, places) if len(found) > 1 or any(where != OWN for where in places.values()) else ALONE
 
 
 def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
@@ -139,7 +143,7 @@ def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
     found: list[Row[Any]] = []
     before: str | None = run
     while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
-        row = judge.look_at(connection, before)
+        row = judge.run_unlocked(connection, before)
         if row is None or (found and row.project != found[-1].project):
             break
         found.insert(0, row)
@@ -152,12 +156,12 @@ class _KnownLife:
     """The part of a life that was read.
 
     Attributes:
-        said: Its events.
+        reader: Reads its events.
         events: Number of the next event.
         read_to: The last step that was read.
     """
 
-    said: LifeReader
+    reader: LifeReader
     events: int = 0
     first_step: int = -1
     first_time: int = 0
@@ -170,13 +174,13 @@ class _KnownLife:
         with self.lock:
             if row.events > self.events:
                 with store.reading() as connection:
-                    for number, name, step, data in series.said(connection, run, row.id, EVENTS, self.events):
-                        self.said.event(name, step, data)
+                    for number, name, step, data in events.of_names(connection, run, row.id, EVENTS, self.events):
+                        self.reader.event(name, step, data)
                         self.events = number + 1
                 self.events = max(self.events, row.events)
             self._read_rows(store, run, row, followed and row.counters.get("skipped", 0) > 0)
             return replace(
-                self.said.record(),
+                self.reader.record(),
                 first_step=self.first_step,
                 first_time=self.first_time,
                 last_step=-1 if row.last_step is None else row.last_step,
@@ -188,7 +192,7 @@ class _KnownLife:
         """Reads the first rows; with `wholly` all new rows, for their skipped steps."""
         if self.first_step >= 0 and (not wholly or row.last_step <= self.read_to):
             return
-        for view in series.views(store, run, row.id, self.read_to + 1, None, SKIPPED):
+        for view in views(store, run, row.id, self.read_to + 1, None, SKIPPED):
             if not len(view):
                 continue
             if self.first_step < 0:
@@ -211,9 +215,9 @@ def within(where: Place, first: int | None, last: int | None) -> tuple[int | Non
 def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Callable[[CurveQuery], dict[str, Curve]]:
     """Returns a function that reads the curves of a life by the run's steps."""
 
-    def placed(asked: CurveQuery) -> dict[str, Curve]:
-        own = within(where, asked.first, asked.last)
-        return curves_on_axis(where, read(replace(asked, first=own[0], last=own[1]))) if own is not None else {}
+    def placed(query: CurveQuery) -> dict[str, Curve]:
+        own = within(where, query.first, query.last)
+        return curves_on_axis(where, read(replace(query, first=own[0], last=own[1]))) if own is not None else {}
 
     return read if where == OWN else placed
 
@@ -239,7 +243,7 @@ class _PlacedRows:
 
     rows: Rows
     begin: int
-    _asked: Ints | None = None
+    _converted_steps: Ints | None = None
     _own: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
@@ -250,15 +254,18 @@ class _PlacedRows:
         return self.rows.steps_at(places) + self.begin
 
     def bounds(self, steps: Ints) -> Ints:
-        if self._asked is not steps:  # all columns pass the same array, by which the rows cache the result
-            self._asked, self._own = steps, steps - self.begin
+        if self._converted_steps is not steps:  # all columns pass the same array, by which the rows cache the result
+            self._converted_steps, self._own = steps, steps - self.begin
         return self.rows.bounds(self._own)
 
 
-def pieces_on_axis(where: Place, pieces: Mapping[str, Sequence[CurveChunk]]) -> dict[str, list[CurveChunk]]:
-    """Converts the pieces of a life's curves to the steps of its run."""
+def chunks_on_axis(where: Place, chunks: Mapping[str, Sequence[CurveChunk]]) -> dict[str, list[CurveChunk]]:
+    """Converts the chunks of a life's curves to the steps of its run."""
     rows: dict[int, _PlacedRows] = {}
     return {
-        name: [each._replace(rows=rows.setdefault(id(each.rows), _PlacedRows(each.rows, where.begin))) for each in some]
-        for name, some in pieces.items()
+        name: [
+            chunk._replace(rows=rows.setdefault(id(chunk.rows), _PlacedRows(chunk.rows, where.begin)))
+            for chunk in life_chunks
+        ]
+        for name, life_chunks in chunks.items()
     }

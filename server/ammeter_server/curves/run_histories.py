@@ -15,7 +15,10 @@ from typing import Any
 from ammeter.verdicts.framework.run_history import EVENTS, LifeReader, RunHistory, join_lives
 from ammeter.wire.ranks import lives
 from ammeter_server.db import Row, Store
-from ammeter_server.db.queries import series
+from ammeter_server.db.queries import events
+from ammeter_server.db.queries.steps.rows import views
+from ammeter_server.db.queries.steps.sources import stored_lives
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.runs.run_chain import line_of
 
 MAX_CACHED_STEPS = 4_000_000
@@ -61,7 +64,7 @@ class RunHistoryCache:
         """
         with store.reading() as connection:
             line = [row for row in line_of(connection, run.id) if row.project == run.project] or [run]
-            known = [(row.id, life) for row in line for life in lives(series.lives(connection, row.id))]
+            known = [(row.id, life) for row in line for life in lives(stored_lives(connection, row.id))]
         lowest = min((life[0].rank for _, life in known), default=0)
         compared = [(row, life[0]) for row, life in known if life[0].rank == lowest]
         readings = []
@@ -81,20 +84,22 @@ class RunHistoryCache:
         if partly is None or not {*metrics} <= {*partly.reading.names}:
             partly = self._known[run, stream] = PartialHistory(LifeReader(f"{run}/{stream}", metrics))
         self._known.move_to_end((run, stream))
-        while sum(kept.reading.last_step for kept in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2:
+        while (
+            sum(cached.reading.last_step for cached in self._known.values()) > MAX_CACHED_STEPS and len(self._known) > 2
+        ):
             self._known.popitem(last=False)
         return partly
 
 
 def _read_new(store: Store, run: str, stream: str, partly: PartialHistory, until: float) -> bool:
     """Reads new data. Returns whether all was read before the deadline."""
-    wanted = series.Wanted(partly.reading.names)
-    for view in series.views(store, run, stream, partly.reading.last_step + 1, None, wanted):
+    wanted = ColumnSelection(partly.reading.names)
+    for view in views(store, run, stream, partly.reading.last_step + 1, None, wanted):
         partly.reading.add(view)
         if time.monotonic() > until:
             return False
     with store.reading() as connection:
-        for number, name, step, data in series.said(connection, run, stream, EVENTS, partly.events):
+        for number, name, step, data in events.of_names(connection, run, stream, EVENTS, partly.events):
             partly.reading.event(name, step, data)
             partly.events = number + 1
     return True

@@ -30,7 +30,7 @@ class Pace:
     def __init__(self) -> None:
         self.size = 1
 
-    def took(self, count: int, seconds: float) -> None:
+    def record(self, count: int, seconds: float) -> None:
         if count < self.size and seconds < SLICE_SECONDS:
             return  # too few items to judge a larger number by
         fitting = int(count * SLICE_SECONDS / max(seconds, 1e-6))
@@ -50,12 +50,12 @@ def in_slices(
     """
     pace, at = pace or Pace(), 0
     while at < len(items):
-        some = items[at : at + pace.size]
+        batch = items[at : at + pace.size]
         with store.writing(durable=False) as connection:
             began = time.monotonic()
-            work(connection, some)
-        at += len(some)
-        _rest(store, pace, len(some), began)
+            work(connection, batch)
+        at += len(batch)
+        _yield_to_writers(store, pace, len(batch), began)
 
 
 def until_done(store: Store, work: Callable[[Connection, int], int]) -> int:
@@ -71,11 +71,11 @@ def until_done(store: Store, work: Callable[[Connection, int], int]) -> int:
         total += done
         if done < pace.size:
             return total
-        _rest(store, pace, done, began)
+        _yield_to_writers(store, pace, done, began)
 
 
-def _rest(store: Store, pace: Pace, count: int, began: float) -> None:
-    took = time.monotonic() - began
-    pace.took(count, took)
+def _yield_to_writers(store: Store, pace: Pace, count: int, began: float) -> None:
+    record = time.monotonic() - began
+    pace.record(count, record)
     if store.is_sqlite:  # lets a waiting writer take SQLite's one lock
-        time.sleep(min(took, SLICE_SECONDS) / 4)
+        time.sleep(min(record, SLICE_SECONDS) / 4)

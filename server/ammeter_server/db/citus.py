@@ -10,13 +10,13 @@ from sqlalchemy import Connection, text
 from ammeter_server.db import step_tables
 from ammeter_server.db.tables import metadata
 
-BY = {"runs": "id", "totals": "project", "audit": "id"}
+DISTRIBUTION_COLUMNS = {"runs": "id", "totals": "project", "audit": "id"}
 """Tables whose distribution column is not called `run`. In `runs` the column `id` is the run's id."""
 
-APART = ("totals", "audit")
+LOCAL_TABLES = ("totals", "audit")
 """Tables whose rows belong to no run."""
 
-REFERENCE = ("projects", "tokens")
+REFERENCE_TABLES = ("projects", "tokens")
 """Small tables, read with everything and seldom written, never by ingest: each node gets every write."""
 
 
@@ -27,15 +27,15 @@ def distribute(connection: Connection) -> list[str]:
     """
     if connection.dialect.name != "postgresql" or not _has_citus(connection):
         return []
-    there = set(connection.execute(text("SELECT logicalrelid::text FROM pg_dist_partition")).scalars())
-    todo = [name for name in order() if name not in there]
-    if "runs" in todo:  # a node cannot check uniqueness across nodes; the ids are unique anyway, see run_ids.py
+    distributed = set(connection.execute(text("SELECT logicalrelid::text FROM pg_dist_partition")).scalars())
+    missing = [name for name in order() if name not in distributed]
+    if "runs" in missing:  # a node cannot check uniqueness across nodes; the ids are unique anyway, see run_ids.py
         connection.execute(text("DROP INDEX IF EXISTS ix_runs_external_id_project"))
-    for name in todo:
+    for name in missing:
         connection.execute(text(statement(name)))
-    if "runs" in todo:
+    if "runs" in missing:
         connection.execute(text("CREATE INDEX ix_runs_external_id_project ON runs (external_id, project)"))
-    return todo
+    return missing
 
 
 def is_distributed(connection: Connection, table: str) -> bool:
@@ -50,15 +50,15 @@ def order() -> list[str]:
     """Returns all tables; a table comes after those that it refers to."""
     names = [table.name for table in metadata.sorted_tables]
     assert all(table.name in names for table in step_tables.PARTITIONED_TABLES)
-    return [*REFERENCE, *(name for name in names if name not in REFERENCE)]
+    return [*REFERENCE_TABLES, *(name for name in names if name not in REFERENCE_TABLES)]
 
 
 def statement(table: str) -> str:
     """Returns the statement with which Citus distributes the table."""
-    if table in REFERENCE:
+    if table in REFERENCE_TABLES:
         return f"SELECT create_reference_table('{table}')"
-    by = BY.get(table, "run")
-    colocated = "none" if table in APART else "default" if table == "runs" else "runs"
+    by = DISTRIBUTION_COLUMNS.get(table, "run")
+    colocated = "none" if table in LOCAL_TABLES else "default" if table == "runs" else "runs"
     return f"SELECT create_distributed_table('{table}', '{by}', colocate_with => '{colocated}')"
 
 

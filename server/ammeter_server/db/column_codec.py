@@ -18,28 +18,28 @@ import zstandard
 
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
 
-TOGETHER = 8
+COLUMNS_PER_PART = 8
 """Columns in one database row. With one column of 2,000 steps per row, a third of each 4 KB page would stay empty."""
 
 MAX_SEGMENT_ROWS = 2**15
 """Rows of a segment: a position in it has two bytes."""
 
-BUCKET = 512
+BUCKET_VALUES = 512
 """Measured values per entry of the coarse level. An entry has 20 bytes, which makes 0.04 bytes per value."""
 
-WORTH = 0.97
+MAX_COMPRESSED_SHARE = 0.97
 """A plane is compressed if that saves at least 3 %: below that, unpacking costs more than the space is worth."""
 
-LEVEL = 1
+ZSTD_LEVEL = 1
 """Level of zstd. Planes are noise or nearly constant: level 3 is a little slower and its output a little larger."""
 
-_EVERY, _SOME = 0, 1
+_ALL_ROWS, _MASKED_ROWS = 0, 1
 _CONSTANT, _PACKED, _PLAIN = 0, 1, 2
 _ENTRY = struct.Struct("<BIIIIIff")
 """Column number; bytes of its coarse level, of its values in the head, of its values in data; numbers of measured and
 of non-finite values; lowest and highest finite value."""
 
-_WHOLE = struct.Struct("<qqBB")
+_INTEGERS_HEADER = struct.Struct("<qqBB")
 """Header of steps or times: start and slope of the line, bytes per difference, whether the differences are
 compressed."""
 
@@ -54,7 +54,7 @@ Positions are rows of the segment. A bucket without finite values has low > high
 
 _of_thread = threading.local()
 
-ODD = np.array([np.nan, np.inf, -np.inf], np.float32)
+NONFINITE_VALUES = np.array([np.nan, np.inf, -np.inf], np.float32)
 
 Coarse = npt.NDArray[np.void]
 
@@ -97,19 +97,19 @@ def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
 
     A part without measured values has no row.
     """
-    compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
     values = np.ascontiguousarray(values, "<f4")
-    there = measured(values)
-    for begin in range(0, len(values), TOGETHER):
-        found = [
-            _column(which, values[begin + which], there[begin + which], compressor)
-            for which in range(min(TOGETHER, len(values) - begin))
-            if there[begin + which].any()
+    mask = measured(values)
+    for begin in range(0, len(values), COLUMNS_PER_PART):
+        packed = [
+            _column(which, values[begin + which], mask[begin + which], compressor)
+            for which in range(min(COLUMNS_PER_PART, len(values) - begin))
+            if mask[begin + which].any()
         ]
-        if found:
-            entries, coarse, few, data = zip(*found, strict=True)
+        if packed:
+            entries, coarse, few, data = zip(*packed, strict=True)
             extra = b"".join(one + other for one, other in zip(coarse, few, strict=True))
-            yield begin // TOGETHER, Packed(bytes([len(found)]) + b"".join(entries) + extra, b"".join(data))
+            yield begin // COLUMNS_PER_PART, Packed(bytes([len(packed)]) + b"".join(entries) + extra, b"".join(data))
 
 
 def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
@@ -117,28 +117,28 @@ def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
 
     Numbers count within the part.
     """
-    found = {}
+    headers = {}
     at, begin = 1 + head[0] * _ENTRY.size, 0
     for which, coarse, few, size, count, odd, low, high in _ENTRY.iter_unpack(head[1:at]):
         middle = at + coarse
         if which in wanted:
             end = middle + few
             data = slice(begin, begin + size)
-            found[which] = ColumnHeader(count, odd, low, high, head[at:middle], head[middle:end], data)
+            headers[which] = ColumnHeader(count, odd, low, high, head[at:middle], head[middle:end], data)
         at, begin = middle + few, begin + size
-    return found
+    return headers
 
 
 def unpack(data: bytes, rows: int) -> Floats:
     """Unpacks one column as float32[rows], absent where nothing was measured."""
-    if data[0] == _EVERY:
+    if data[0] == _ALL_ROWS:
         return _joined(memoryview(data)[1:], rows)
-    found = np.full(rows, ABSENT, np.float32)
+    values = np.full(rows, ABSENT, np.float32)
     size = int.from_bytes(data[1:3], "little")
     bits = _decompress(data[3 : 3 + size], (rows + 7) // 8)
-    there = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).view(np.bool_)
-    found[there] = _joined(memoryview(data)[3 + size :], int(there.sum()))
-    return found
+    mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).view(np.bool_)
+    values[mask] = _joined(memoryview(data)[3 + size :], int(mask.sum()))
+    return values
 
 
 def coarse(data: bytes) -> Coarse:
@@ -148,26 +148,29 @@ def coarse(data: bytes) -> Coarse:
 
 def summarize(values: Floats, places: Ints) -> Coarse:
     """Computes the coarse level of measured values at the given rows."""
-    starts = np.arange(0, len(values), BUCKET)
+    starts = np.arange(0, len(values), BUCKET_VALUES)
     finite = np.isfinite(values)
-    found = np.zeros(len(starts), COARSE)
+    level = np.zeros(len(starts), COARSE)
     for name, at, extreme, nothing in (
         ("low", "low_at", np.minimum, np.inf),
         ("high", "high_at", np.maximum, -np.inf),
     ):
         compared = np.where(finite, values, np.float32(nothing))
         best = extreme.reduceat(compared, starts)
-        found[name], found[at] = best, places[_first(compared == best.repeat(BUCKET)[: len(values)], starts)]
+        level[name], level[at] = best, places[_first(compared == best.repeat(BUCKET_VALUES)[: len(values)], starts)]
     odds = np.add.reduceat(~finite, starts, dtype=np.int64)
-    found["odds"] = odds
+    level["odds"] = odds
     having = np.flatnonzero(odds)
     if len(having):
-        strange = np.flatnonzero(~finite)
-        ends = np.searchsorted(strange, starts[having]), np.searchsorted(strange, starts[having] + BUCKET) - 1
+        nonfinite = np.flatnonzero(~finite)
+        ends = (
+            np.searchsorted(nonfinite, starts[having]),
+            np.searchsorted(nonfinite, starts[having] + BUCKET_VALUES) - 1,
+        )
         for side, end in enumerate(ends):
-            found["odd_at"][having, side] = places[strange[end]]
-            found["odd"][having, side] = _kind(values[strange[end]])
-    return found
+            level["odd_at"][having, side] = places[nonfinite[end]]
+            level["odd"][having, side] = _kind(values[nonfinite[end]])
+    return level
 
 
 def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
@@ -176,62 +179,66 @@ def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
     They are unordered, and some values occur twice.
     """
     finite = np.flatnonzero(level["low"] <= level["high"])
-    strange = np.flatnonzero(level["odds"])
-    buckets = np.concatenate([finite, finite, strange, strange])
-    places = [level["low_at"][finite], level["high_at"][finite], *(level["odd_at"][strange, side] for side in (0, 1))]
-    values = [level["low"][finite], level["high"][finite], *(ODD[level["odd"][strange, side]] for side in (0, 1))]
+    nonfinite = np.flatnonzero(level["odds"])
+    buckets = np.concatenate([finite, finite, nonfinite, nonfinite])
+    places = [level["low_at"][finite], level["high_at"][finite], *(level["odd_at"][nonfinite, side] for side in (0, 1))]
+    values = [
+        level["low"][finite],
+        level["high"][finite],
+        *(NONFINITE_VALUES[level["odd"][nonfinite, side]] for side in (0, 1)),
+    ]
     return buckets, np.concatenate(places).astype(np.int64), np.concatenate(values)
 
 
-def pack_whole(numbers: Ints) -> bytes:
+def pack_integers(numbers: Ints) -> bytes:
     """Packs steps or times exactly.
 
     Stores their differences from a straight line, with the fewest bytes that all of them fit in.
     """
     base, slope = int(numbers[0]), (int(numbers[-1]) - int(numbers[0])) // max(1, len(numbers) - 1)
-    rest = numbers - _line(base, slope, np.arange(len(numbers)))
-    if not rest.any():
-        return _WHOLE.pack(base, slope, 0, _PLAIN)
-    size = next(size for size in (1, 2, 4, 8) if _fits(rest, size))
-    plain = rest.astype(f"<i{size}").tobytes()
-    packed = zstandard.ZstdCompressor(level=LEVEL).compress(plain)
+    differences = numbers - _line(base, slope, np.arange(len(numbers)))
+    if not differences.any():
+        return _INTEGERS_HEADER.pack(base, slope, 0, _PLAIN)
+    size = next(size for size in (1, 2, 4, 8) if _fits(differences, size))
+    plain = differences.astype(f"<i{size}").tobytes()
+    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(plain)
     if len(packed) < len(plain) // 2:  # plain differences can be read singly, without the others
-        return _WHOLE.pack(base, slope, size, _PACKED) + packed
-    return _WHOLE.pack(base, slope, size, _PLAIN) + plain
+        return _INTEGERS_HEADER.pack(base, slope, size, _PACKED) + packed
+    return _INTEGERS_HEADER.pack(base, slope, size, _PLAIN) + plain
 
 
-def unpack_whole(data: bytes, rows: int, places: Ints | None = None) -> Ints:
+def unpack_integers(data: bytes, rows: int, places: Ints | None = None) -> Ints:
     """Unpacks int64 steps or times of all rows, or of the given rows."""
-    base, slope, size, kind = _WHOLE.unpack_from(data)
+    base, slope, size, kind = _INTEGERS_HEADER.unpack_from(data)
     wanted = np.arange(rows) if places is None else places
     line = _line(base, slope, wanted)
     if not size:
         return line
-    plain = memoryview(data)[_WHOLE.size :]
-    rest = np.frombuffer(_decompress(plain, rows * size) if kind == _PACKED else plain, f"<i{size}")
-    found: Ints = line + rest[wanted]
-    return found
+    plain = memoryview(data)[_INTEGERS_HEADER.size :]
+    differences = np.frombuffer(_decompress(plain, rows * size) if kind == _PACKED else plain, f"<i{size}")
+    numbers: Ints = line + differences[wanted]
+    return numbers
 
 
 def _line(base: int, slope: int, places: Ints) -> Ints:
-    found: Ints = places * np.int64(slope)
-    found += base
-    return found
+    line: Ints = places * np.int64(slope)
+    line += base
+    return line
 
 
 def _column(
-    which: int, column: Floats, there: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
+    which: int, column: Floats, mask: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Returns (entry, coarse level, values for the head, values for data) of a column.
 
     One of the last two is empty: the values of a short column go to the head.
     """
-    every = bool(there.all())
-    places = np.flatnonzero(there)
-    values = column if every else column[places]
+    complete = bool(mask.all())
+    places = np.flatnonzero(mask)
+    values = column if complete else column[places]
     finite = values[np.isfinite(values)]
-    data = (b"\x00" if every else _mask(there, compressor)) + b"".join(_planes(values, compressor))
-    many = len(values) > BUCKET
+    data = (b"\x00" if complete else _mask(mask, compressor)) + b"".join(_planes(values, compressor))
+    many = len(values) > BUCKET_VALUES
     coarse = summarize(values, places).tobytes() if many else b""
     low, high = (finite.min(), finite.max()) if len(finite) else (np.inf, -np.inf)
     sizes = (0, len(data)) if many else (len(data), 0)
@@ -239,9 +246,9 @@ def _column(
     return entry, coarse, b"" if many else data, data if many else b""
 
 
-def _mask(there: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor) -> bytes:
-    bits = compressor.compress(np.packbits(there).tobytes())
-    return bytes([_SOME]) + len(bits).to_bytes(2, "little") + bits
+def _mask(mask: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor) -> bytes:
+    bits = compressor.compress(np.packbits(mask).tobytes())
+    return bytes([_MASKED_ROWS]) + len(bits).to_bytes(2, "little") + bits
 
 
 def _planes(values: Floats, compressor: zstandard.ZstdCompressor) -> Iterator[bytes]:
@@ -251,7 +258,7 @@ def _planes(values: Floats, compressor: zstandard.ZstdCompressor) -> Iterator[by
             continue
         plain = plane.tobytes()
         packed = compressor.compress(plain)
-        if len(packed) < WORTH * len(plain):
+        if len(packed) < MAX_COMPRESSED_SHARE * len(plain):
             yield bytes([_PACKED]) + len(packed).to_bytes(2, "little") + packed
         else:
             yield bytes([_PLAIN]) + plain
@@ -279,8 +286,8 @@ def _joined(planes: memoryview, count: int) -> Floats:
 def _decompress(data: bytes | memoryview, size: int) -> bytes:
     if not hasattr(_of_thread, "decompressor"):  # creating one takes longer than this decompression
         _of_thread.decompressor = zstandard.ZstdDecompressor()
-    found: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
-    return found
+    plain: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
+    return plain
 
 
 def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:

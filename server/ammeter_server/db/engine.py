@@ -22,13 +22,13 @@ from ammeter_server.db.errors import StoreAwayError, StoreBrokenError, StoreRefu
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # a command that is no server prints the error once, as its result
 
-SHAPE = 7_238_401
+SCHEMA_LOCK_ID = 7_238_401
 """Advisory lock of a schema change; any number that no other lock uses."""
 
-BUSY_MS = 10_000
+BUSY_TIMEOUT_MS = 10_000
 """Wait of a SQLite writer for the one before it. Batches take milliseconds; a slow disk makes that seconds."""
 
-CACHE = 16_384
+CACHE_KIB = 16_384
 """KiB of the page cache of SQLite's single writer. No other connection writes, so its pages stay valid. A reader's
 cache is dropped with every commit and its pages come again from the system's cache, so readers keep SQLite's 2 MiB."""
 
@@ -44,13 +44,13 @@ until sent data is acknowledged, and 10 s of idle time before the first keepaliv
 MAX_OVERFLOW = 10
 """Connections beyond the pool's size, for short peaks."""
 
-ENCODING = {"client_encoding": "utf8"}
+CLIENT_ENCODING = {"client_encoding": "utf8"}
 """Without it, a database created under locale C has the encoding SQL_ASCII and returns bytes in place of text."""
 
-POOL_SECONDS = 10.0
+POOL_TIMEOUT_SECONDS = 10.0
 """Wait for a free connection while all are in use."""
 
-LOG_SECONDS = 60.0
+LOG_INTERVAL_SECONDS = 60.0
 """Between two log lines about a database that is damaged or refuses writes: every transaction meets the error."""
 
 
@@ -76,7 +76,7 @@ class Trouble:
             self.refusing = str(error)
         else:
             return
-        if self.clock() - self._logged >= LOG_SECONDS:
+        if self.clock() - self._logged >= LOG_INTERVAL_SECONDS:
             self._logged = self.clock()
             log.error("%s", error)
 
@@ -107,7 +107,7 @@ class Store:
     writer: Engine
     """The same as `engine`; for SQLite an engine with one connection."""
     trouble: Trouble = field(default_factory=Trouble)
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _write_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def is_sqlite(self) -> bool:
@@ -135,14 +135,14 @@ class Store:
         if self.trouble.broken:
             raise StoreBrokenError(self.trouble.broken)
         # SQLite waits for its lock in sleeps of up to 100 ms; threads of this process queue here instead
-        turn = self._turn if self.is_sqlite else nullcontext()
+        write_lock = self._write_lock if self.is_sqlite else nullcontext()
         try:
-            with translate_db_errors(), ExitStack() as held:
-                held.enter_context(turn)
-                connection = held.enter_context(self.writer.connect())
+            with translate_db_errors(), ExitStack() as stack:
+                stack.enter_context(write_lock)
+                connection = stack.enter_context(self.writer.connect())
                 if self.is_sqlite and not durable:
-                    held.enter_context(_undurable(connection))
-                held.enter_context(connection.begin())
+                    stack.enter_context(_undurable(connection))
+                stack.enter_context(connection.begin())
                 yield connection
         except StoreAwayError as error:
             self.trouble.note(error)
@@ -151,17 +151,17 @@ class Store:
     def connections(self) -> Connections:
         """Returns the current numbers of connections."""
         pools = [engine.pool for engine in {id(engine): engine for engine in (self.engine, self.writer)}.values()]
-        several = [pool for pool in pools if isinstance(pool, QueuePool)]
-        limit = sum(pool.size() + MAX_OVERFLOW for pool in several)
-        return Connections(sum(p.checkedout() for p in several), sum(p.checkedin() for p in several), limit)
+        queue_pools = [pool for pool in pools if isinstance(pool, QueuePool)]
+        limit = sum(pool.size() + MAX_OVERFLOW for pool in queue_pools)
+        return Connections(sum(p.checkedout() for p in queue_pools), sum(p.checkedin() for p in queue_pools), limit)
 
     @contextmanager
-    def alone(self) -> Iterator[Any]:
+    def exclusive(self) -> Iterator[Any]:
         """Yields SQLite's write connection, outside of a transaction and exclusively.
 
         For statements that SQLite does not allow in a transaction.
         """
-        with translate_db_errors(), self._turn, self.writer.connect() as connection:
+        with translate_db_errors(), self._write_lock, self.writer.connect() as connection:
             yield connection.connection.driver_connection
 
     def close(self) -> None:
@@ -184,10 +184,12 @@ def connect(url: str) -> Store:
             file.touch(mode=0o600)  # SQLite's own files beside it get the same
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = getattr(error, "strerror", None) or str(error)
-        said = f"the database {str(file)!r} cannot be made ({reason}); name a file in a folder that this user may write"
-        raise StoreRefusingError(said, reason) from error
+        message = (
+            f"the database {str(file)!r} cannot be created ({reason}); name a file in a folder that this user may write"
+        )
+        raise StoreRefusingError(message, reason) from error
     return Store(
-        _sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE}", "secure_delete=ON")
+        _sqlite(url, 16, "BEGIN"), _sqlite(url, 1, "BEGIN IMMEDIATE", f"cache_size=-{CACHE_KIB}", "secure_delete=ON")
     )
 
 
@@ -199,14 +201,14 @@ def database_file(url: str) -> Path | None:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise ValueError("is no database URL") from error
+        raise ValueError("is not a database URL") from error
     backend = parsed.get_backend_name()
     if backend == "postgresql":
         return None
     if backend != "sqlite":
-        raise ValueError(f"names {backend!r}, which the collector does not know")
+        raise ValueError(f"names {backend!r}; use sqlite or postgresql")
     if parsed.database in (None, "", ":memory:"):
-        raise ValueError(f"is {url!r}, which forgets everything")
+        raise ValueError(f"is {url!r}, a database in memory; name a file, as in sqlite:////var/lib/ammeter/ammeter.db")
     return Path(str(parsed.database))
 
 
@@ -224,26 +226,28 @@ def insert_or_ignore(connection: Connection, table: Table) -> postgresql.Insert 
     return insert(connection, table).on_conflict_do_nothing()
 
 
-def alone(connection: Connection) -> None:
+def lock_schema(connection: Connection) -> None:
     """Takes the lock of schema changes, until the transaction ends.
 
     Waits while another process changes the schema.
     """
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
-        connection.execute(select(func.pg_advisory_xact_lock(SHAPE)))
+        connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK_ID)))
 
 
 def _postgresql(url: str) -> Engine:
-    whole = make_url(url).set(drivername="postgresql+psycopg")
-    given = {name: value for name, value in (POSTGRESQL_TIMEOUTS | ENCODING).items() if name not in whole.query}
+    parsed_url = make_url(url).set(drivername="postgresql+psycopg")
+    connect_args = {
+        name: value for name, value in (POSTGRESQL_TIMEOUTS | CLIENT_ENCODING).items() if name not in parsed_url.query
+    }
     engine = create_engine(
-        whole,
+        parsed_url,
         pool_size=16,
         max_overflow=MAX_OVERFLOW,
-        pool_timeout=POOL_SECONDS,
+        pool_timeout=POOL_TIMEOUT_SECONDS,
         pool_pre_ping=True,
         hide_parameters=True,
-        connect_args=given,
+        connect_args=connect_args,
     )
     event.listen(engine, "connect", _prepare_postgresql)
     return engine
@@ -263,13 +267,13 @@ def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = create_engine(
         make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, hide_parameters=True
     )  # data of runs must not reach the log
-    ours = (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
+    settings = (f"busy_timeout={BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
 
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None
         if connection.execute("PRAGMA page_count").fetchone() == (0,):  # the pragma has no effect once there are pages
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        for pragma in ours:
+        for pragma in settings:
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "connect", prepare)

@@ -31,8 +31,8 @@ class StoreAwayError(RuntimeError):
             it.
     """
 
-    def __init__(self, said: str, reason: str = "") -> None:
-        super().__init__(said)
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
         self.reason = reason
 
 
@@ -47,31 +47,31 @@ class StoreBrokenError(StoreAwayError):
     """The stored data is damaged. An operator has to restore a backup."""
 
 
-NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+DISK_FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """SQLITE_IOERR_SHMSIZE: SQLite could not extend the index of its write-ahead log, a file beside it."""
 
-NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)
+UNAVAILABLE_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)
 """Primary result codes of SQLite: another writer exceeded the busy timeout, or the disk fails."""
 
-REFUSING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
-BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-CUT_SHORT = (sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+DENIED_CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+EXTENDED_DAMAGE_CODES = (sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 """A page of the file is missing, or the file system reports damage itself."""
 
-NO_TEXT = "Could not decode to UTF-8"
+DECODE_ERROR_PREFIX = "Could not decode to UTF-8"
 """Beginning of Python's error, which has no SQLite code, for stored text that is not UTF-8."""
 
-DISK_FULL = "53100"
+DISK_FULL_STATE = "53100"
 
-GONE = ("08", "53", "57P", "58030")
+UNAVAILABLE_STATES = ("08", "53", "57P", "58030")
 """Prefixes of PostgreSQL's codes: a connection broke, resources are short, the server starts or stops, or its disk
 fails."""
 
-STANDBY = "25006"
-NOT_ALLOWED = ("42501", "28", "3D000")
+READ_ONLY_STATE = "25006"
+DENIED_STATES = ("42501", "28", "3D000")
 """A privilege is missing, authentication failed, or the database does not exist."""
 
-DAMAGED = ("XX001", "XX002")
+DAMAGE_STATES = ("XX001", "XX002")
 """A damaged page of a table, or of an index."""
 
 
@@ -84,7 +84,7 @@ def translate_db_errors() -> Iterator[None]:
     try:
         yield
     except NoneFreeError as error:
-        raise StoreAwayError("all connections to the database are taken; ask again") from error
+        raise StoreAwayError("all connections to the database are in use; retry later") from error
     except (DBAPIError, sqlite3.Error) as error:  # a few statements bypass SQLAlchemy
         kind = _kind(error)
         if kind is None:
@@ -96,21 +96,23 @@ def _kind(error: DBAPIError | sqlite3.Error) -> StoreFullError | StoreAwayError 
     """Returns the error to raise instead; None for programming errors of the collector."""
     reason = reason_of(error)
     if _is_full(error):
-        return StoreFullError("the database's disk is full; free space: senders try again by themselves")
+        return StoreFullError("the database's disk is full; free space. Senders retry by themselves")
     if _code(error) == sqlite3.SQLITE_NOTADB:
-        said = f"the database is damaged, or no database ({reason}); name the collector's own file, or restore a backup"
-        return StoreBrokenError(said, reason)
+        message = (
+            f"the file is damaged or is not a database ({reason}); name the collector's own file, or restore a backup"
+        )
+        return StoreBrokenError(message, reason)
     if _is_broken(error):
         return StoreBrokenError(
-            f"the database is damaged ({reason}); end its collectors and restore a backup: senders keep what is "
-            "not stored and try again by themselves",
+            f"the database is damaged ({reason}); stop its collectors and restore a backup. Senders keep data "
+            "that is not stored, and retry by themselves",
             reason,
         )
     if _is_refusing(error):
         return StoreRefusingError(_refusal(error, reason), reason)
     if _is_away(error):
-        said = "the database does not answer; start it, or see its log: senders try again by themselves"
-        return StoreAwayError(said, reason)
+        message = "the database does not respond; start it, or see its log. Senders retry by themselves"
+        return StoreAwayError(message, reason)
     return None
 
 
@@ -122,51 +124,55 @@ def reason_of(error: DBAPIError | sqlite3.Error) -> str:
 def _refusal(error: DBAPIError | sqlite3.Error, reason: str) -> str:
     code = _code(error)
     if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-        return f"the database cannot be opened ({reason}); name a file, in a folder, that this user may read and write"
+        return (
+            f"the database cannot be opened ({reason}); name a file that this user may read and write, in such a folder"
+        )
     if code is not None:
-        return f"the database takes no writes ({reason}); let this user write its file and its folder"
-    if _state(error) == STANDBY:
-        return f"the database takes no writes ({reason}); name the primary server, or let it write again"
-    return f"the database does not let this user in or do that ({reason}); grant the right, or name another user"
+        return f"the database is read-only ({reason}); grant this user write access to its file and folder"
+    if _state(error) == READ_ONLY_STATE:
+        return f"the database is read-only ({reason}); name the primary server, or allow writes again"
+    return f"the database denies access ({reason}); grant the privilege, or name another user"
 
 
 def _is_full(error: DBAPIError | sqlite3.Error) -> bool:
-    return _code(error) in NO_ROOM or _state(error) == DISK_FULL
+    return _code(error) in DISK_FULL_CODES or _state(error) == DISK_FULL_STATE
 
 
 def _is_broken(error: DBAPIError | sqlite3.Error) -> bool:
     code, original = _code(error), _original(error)
     if code is None and isinstance(original, sqlite3.Error):
-        return str(original).startswith(NO_TEXT)
-    return (code is not None and (code & 0xFF in BROKEN or code in CUT_SHORT)) or _state(error) in DAMAGED
+        return str(original).startswith(DECODE_ERROR_PREFIX)
+    return (code is not None and (code & 0xFF in DAMAGE_CODES or code in EXTENDED_DAMAGE_CODES)) or _state(
+        error
+    ) in DAMAGE_STATES
 
 
 def _is_refusing(error: DBAPIError | sqlite3.Error) -> bool:
     code, state = _code(error), _state(error)
     if code is not None:
-        return code & 0xFF in REFUSING
-    return state is not None and (state == STANDBY or state.startswith(NOT_ALLOWED))
+        return code & 0xFF in DENIED_CODES
+    return state is not None and (state == READ_ONLY_STATE or state.startswith(DENIED_STATES))
 
 
 def _is_away(error: DBAPIError | sqlite3.Error) -> bool:
     code, state = _code(error), _state(error)
     if code is not None:
-        return code & 0xFF in NOT_NOW
+        return code & 0xFF in UNAVAILABLE_CODES
     if state is None and isinstance(error, DBAPIError):  # an error of the driver: no server answered
         return error.connection_invalidated or isinstance(error, OperationalError)
-    return state is not None and state.startswith(GONE)
+    return state is not None and state.startswith(UNAVAILABLE_STATES)
 
 
 def _code(error: DBAPIError | sqlite3.Error) -> int | None:
     """Returns SQLite's extended result code."""
-    found: int | None = getattr(_original(error), "sqlite_errorcode", None)
-    return found
+    code: int | None = getattr(_original(error), "sqlite_errorcode", None)
+    return code
 
 
 def _state(error: DBAPIError | sqlite3.Error) -> str | None:
     """Returns PostgreSQL's SQLSTATE."""
-    found: str | None = getattr(_original(error), "sqlstate", None)
-    return found
+    state: str | None = getattr(_original(error), "sqlstate", None)
+    return state
 
 
 def _original(error: DBAPIError | sqlite3.Error) -> BaseException | None:

@@ -12,21 +12,21 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from ammeter_server.db.batched import until_done
-from ammeter_server.db.engine import Store, alone
-from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES
+from ammeter_server.db.engine import Store, lock_schema
+from ammeter_server.db.step_tables import DAY_NS, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs, streams
 
-AHEAD = 3
+DAYS_AHEAD = 3
 """Days ahead for which partitions are created. Rows of any other day go to the partition `rest`."""
 
-LOCK = "SET LOCAL lock_timeout = '50ms'"
+SET_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
 """Limit of the time that ingest waits while a partition is created or dropped. A later call tries again."""
 
-LATER = ("55P03", "40P01", "23514", "42P07")
+RETRY_STATES = ("55P03", "40P01", "23514", "42P07")
 """Codes of failures to retry: another session has the lock, rows of the day arrived meanwhile, or another collector did
 it."""
 
-BEGIN = date(1970, 1, 1)
+EPOCH = date(1970, 1, 1)
 
 
 def prepare(store: Store, today: int) -> bool:
@@ -37,15 +37,15 @@ def prepare(store: Store, today: int) -> bool:
     if store.is_sqlite:
         return True
     with store.reading() as connection:
-        there = {name for table in PARTITIONED_TABLES for name in _partitions(connection, table.name)}
+        existing = {name for table in PARTITIONED_TABLES for name in _partitions(connection, table.name)}
     missing = [
         (table.name, day)
         for table in PARTITIONED_TABLES
-        for day in range(today - 1, today + AHEAD + 1)
-        if _name(table.name, day) not in there
+        for day in range(today - 1, today + DAYS_AHEAD + 1)
+        if _partition_name(table.name, day) not in existing
     ]
-    made = [_make(store, table, day) for table, day in missing]
-    return all(made)
+    created = [_create(store, table, day) for table, day in missing]
+    return all(created)
 
 
 def drop(store: Store, before: int) -> bool:
@@ -58,15 +58,15 @@ def drop(store: Store, before: int) -> bool:
             _delete(store, table.name, "rowid", before)
         return True
     with store.reading() as connection:
-        gone = [
+        expired = [
             name
             for table in PARTITIONED_TABLES
             for name in _partitions(connection, table.name)
-            if name < _name(table.name, before) and name != _rest(table.name)
+            if name < _partition_name(table.name, before) and name != _default_partition(table.name)
         ]
-    dropped = [_try(store, f"DROP TABLE {name}") for name in gone]
+    dropped = [_execute(store, f"DROP TABLE {name}") for name in expired]
     for table in PARTITIONED_TABLES:
-        _delete(store, _rest(table.name), "ctid", before)
+        _delete(store, _default_partition(table.name), "ctid", before)
     return all(dropped)
 
 
@@ -80,18 +80,18 @@ def forget_runs(store: Store, before: int) -> int:
     """Deletes finished runs without contact since a day. Returns their number."""
 
     def some(connection: Connection, count: int) -> int:
-        found = old_runs(connection, before, count)
-        for run in found:
+        run_ids = old_runs(connection, before, count)
+        for run in run_ids:
             connection.execute(runs.delete().where(runs.c.id == run))
-        return len(found)
+        return len(run_ids)
 
     return until_done(store, some)
 
 
 def old_runs(connection: Connection, before: int, limit: int) -> list[str]:
     """Returns finished runs that began before a day and had no contact since."""
-    heard = select(streams.c.id).where(streams.c.run == runs.c.id, streams.c.heard >= before * DAY).exists()
-    over = select(runs.c.id).where(runs.c.state != "running", runs.c.started < before * DAY, ~heard)
+    seen = select(streams.c.id).where(streams.c.run == runs.c.id, streams.c.last_seen >= before * DAY_NS).exists()
+    over = select(runs.c.id).where(runs.c.state != "running", runs.c.started < before * DAY_NS, ~seen)
     return list(connection.execute(over.limit(limit)).scalars())
 
 
@@ -124,11 +124,11 @@ def _pragma(connection: Connection, name: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-def _name(table: str, day: int) -> str:
-    return f"{table}_{BEGIN + timedelta(days=day):%Y%m%d}"
+def _partition_name(table: str, day: int) -> str:
+    return f"{table}_{EPOCH + timedelta(days=day):%Y%m%d}"
 
 
-def _rest(table: str) -> str:
+def _default_partition(table: str) -> str:
     return f"{table}_rest"
 
 
@@ -139,10 +139,10 @@ def _partitions(connection: Connection, table: str) -> list[str]:
     return list(connection.execute(query, {"table": table}).scalars())
 
 
-def _make(store: Store, table: str, day: int) -> bool:
-    name = _name(table, day)
-    moved = f"WITH moved AS (DELETE FROM {_rest(table)} WHERE day = {day} RETURNING *)"
-    return _try(
+def _create(store: Store, table: str, day: int) -> bool:
+    name = _partition_name(table, day)
+    moved = f"WITH moved AS (DELETE FROM {_default_partition(table)} WHERE day = {day} RETURNING *)"
+    return _execute(
         store,
         f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)",
         f"{moved} INSERT INTO {name} SELECT * FROM moved",
@@ -150,19 +150,19 @@ def _make(store: Store, table: str, day: int) -> bool:
     )
 
 
-def _try(store: Store, *statements: str) -> bool:
+def _execute(store: Store, *statements: str) -> bool:
     """Runs the statements in one transaction with a short lock timeout.
 
     Returns False if they are to be tried again, see LATER.
     """
     try:
         with store.writing() as connection:
-            connection.exec_driver_sql(LOCK)
-            alone(connection)
+            connection.exec_driver_sql(SET_LOCK_TIMEOUT)
+            lock_schema(connection)
             for statement in statements:
                 connection.exec_driver_sql(statement)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) not in LATER:
+        if getattr(error.orig, "sqlstate", None) not in RETRY_STATES:
             raise
         return False
     return True

@@ -9,7 +9,7 @@ from ammeter_server.db.errors import StoreRefusingError
 from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import metadata
 
-RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def check(store: Store) -> None:
@@ -23,8 +23,8 @@ def check(store: Store) -> None:
 def _check_primary(connection: Connection) -> None:
     if connection.execute(text("SELECT current_setting('transaction_read_only')")).scalar_one() == "on":
         standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
-        which = "it is a standby: name the primary server" if standby else "it is set read-only: let it write again"
-        raise StoreRefusingError(f"the database takes no writes; {which}")
+        remedy = "it is a standby; name the primary server" if standby else "allow writes in its configuration"
+        raise StoreRefusingError(f"the database is read-only: {remedy}")
 
 
 def _check_tables(connection: Connection) -> None:
@@ -35,14 +35,16 @@ def _check_tables(connection: Connection) -> None:
     user = connection.execute(text("SELECT current_user")).scalar_one()
     allowed = text("SELECT has_table_privilege(to_regclass(:name), :right)")
     for table in metadata.tables:
-        for right in RIGHTS:
+        for right in PRIVILEGES:
             if connection.execute(allowed, {"name": table, "right": right}).scalar_one() is False:
-                remedy = f"GRANT {', '.join(RIGHTS)} ON {table} TO {user}"
-                raise StoreRefusingError(f"the user {user!r} has no right to {right} on table {table}; {remedy}")
+                remedy = f"GRANT {', '.join(PRIVILEGES)} ON {table} TO {user}"
+                raise StoreRefusingError(f"the user {user!r} lacks the privilege {right} on table {table}; {remedy}")
     owned = text("SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)")
-    for each in PARTITIONED_TABLES:
-        if connection.execute(owned, {"name": each.name}).scalar() is False:
-            remedy = f"ALTER TABLE {each.name} OWNER TO {user}, or use the user that ran `ammeter-server migrate`"
+    for partitioned in PARTITIONED_TABLES:
+        if connection.execute(owned, {"name": partitioned.name}).scalar() is False:
+            remedy = (
+                f"ALTER TABLE {partitioned.name} OWNER TO {user}, or use the user that ran `ammeter-server migrate`"
+            )
             raise StoreRefusingError(
-                f"the user {user!r} does not own table {each.name}, and makes no partitions of it; {remedy}"
+                f"the user {user!r} does not own table {partitioned.name} and cannot create its partitions; {remedy}"
             )

@@ -29,8 +29,8 @@ class Prepared:
 
     def one(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Runs the statement and returns the first row, or None."""
-        found: tuple[Any, ...] | None = self._run(connection, values).fetchone()
-        return found
+        row: tuple[Any, ...] | None = self._run(connection, values).fetchone()
+        return row
 
     def do(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self._run(connection, values)
@@ -46,9 +46,9 @@ class Prepared:
 
     def _compiled(self, connection: Connection) -> tuple[str, Sequence[str] | None]:
         compiled = self.statement.compile(dialect=connection.dialect)
-        found = str(compiled), getattr(compiled, "positiontup", None)
-        self._texts[connection.dialect.name] = found
-        return found
+        prepared = str(compiled), getattr(compiled, "positiontup", None)
+        self._texts[connection.dialect.name] = prepared
+        return prepared
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class PreparedRow:
 
     table: Table
     changed: Callable[[Any, Any], Mapping[str, Any]] | None = None
-    _known: dict[str, tuple[Prepared, Mapping[str, Callable[[Any], Any] | None]]] = field(default_factory=dict)
+    _prepared: dict[str, tuple[Prepared, Mapping[str, Callable[[Any], Any] | None]]] = field(default_factory=dict)
 
     def put(self, connection: Connection, row: Mapping[str, Any]) -> None:
-        prepared, writers = self._known.get(connection.dialect.name) or self._made(connection)
+        prepared, writers = self._prepared.get(connection.dialect.name) or self._prepare(connection)
         prepared.do(connection, {name: write(row[name]) if write else row[name] for name, write in writers.items()})
 
-    def _made(self, connection: Connection) -> tuple[Prepared, Mapping[str, Callable[[Any], Any] | None]]:
+    def _prepare(self, connection: Connection) -> tuple[Prepared, Mapping[str, Callable[[Any], Any] | None]]:
         dialect, columns = connection.dialect, self.table.columns
         new = insert(connection, self.table)
-        rest = {column.name: new.excluded[column.name] for column in columns if not column.primary_key}
-        changed = rest if self.changed is None else self.changed(columns, new.excluded)
+        new_values = {column.name: new.excluded[column.name] for column in columns if not column.primary_key}
+        changed = new_values if self.changed is None else self.changed(columns, new.excluded)
         prepared = Prepared(new.on_conflict_do_update(index_elements=list(self.table.primary_key), set_=changed))
         writers = {column.name: column.type.bind_processor(dialect) for column in columns}
-        self._known[dialect.name] = prepared, writers
+        self._prepared[dialect.name] = prepared, writers
         return prepared, writers

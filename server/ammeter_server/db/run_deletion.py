@@ -10,18 +10,18 @@ from sqlalchemy import Connection, Text, select, text, type_coerce
 
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, insert_or_ignore
-from ammeter_server.db.queries import audit as deeds
+from ammeter_server.db.queries import audit as audit_records
 from ammeter_server.db.step_tables import PARTITIONED_TABLES
-from ammeter_server.db.tables import audit, deleted, incidents, outbox, runs, streams
+from ammeter_server.db.tables import audit, deleted_runs, incidents, outbox, runs, streams
 
 CHECKPOINT_TIMEOUT_SECONDS = 10.0
 """Limit of the attempts to empty SQLite's write-ahead log, which readers can delay."""
 
-PAUSE = 0.05
+RETRY_SECONDS = 0.05
 
 
 def is_deleted(connection: Connection, run: str) -> bool:
-    return connection.execute(select(deleted.c.run).where(deleted.c.run == run)).first() is not None
+    return connection.execute(select(deleted_runs.c.run).where(deleted_runs.c.run == run)).first() is not None
 
 
 def of(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
@@ -29,11 +29,11 @@ def of(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
 
     The project is empty if it is no longer known.
     """
-    query = select(deleted.c.run, deleted.c.project).where(deleted.c.run.in_(ids))
+    query = select(deleted_runs.c.run, deleted_runs.c.project).where(deleted_runs.c.run.in_(ids))
     return {row.run: row.project for row in connection.execute(query)}
 
 
-def delete(store: Store, run: str, who: str, now: int) -> bool:
+def delete(store: Store, run: str, actor: str, now: int) -> bool:
     """Deletes a run and adds an audit record.
 
     The first transaction deletes the run's row and with it all rows that refer to it; from then on the run is invisible
@@ -45,10 +45,10 @@ def delete(store: Store, run: str, who: str, now: int) -> bool:
         after an interruption or a concurrent compaction.
     """
     with store.writing() as connection:
-        if not _take_away(connection, run, who, now) and not is_deleted(connection, run):
+        if not _delete_rows(connection, run, actor, now) and not is_deleted(connection, run):
             return False
     with store.writing() as connection:
-        _forget_comparisons(connection, run)
+        _delete_comparisons(connection, run)
     _delete_steps(store, run)
     return True
 
@@ -56,7 +56,7 @@ def delete(store: Store, run: str, who: str, now: int) -> bool:
 def _delete_steps(store: Store, run: str) -> None:
     for table in PARTITIONED_TABLES:
         if store.is_sqlite:
-            until_done(store, _some(table.name, run))
+            until_done(store, _delete_slice(table.name, run))
         else:
             with store.writing() as connection:
                 connection.execute(table.delete().where(table.c.run == run))
@@ -69,40 +69,42 @@ def compact(store: Store) -> None:
     Earlier versions did not overwrite deleted data.
     """
     if store.is_sqlite:
-        with store.alone() as driver:
+        with store.exclusive() as driver:
             driver.execute("VACUUM")
         _empty_log(store)
 
 
-def _take_away(connection: Connection, run: str, who: str, now: int) -> bool:
-    there = connection.execute(select(runs.c.project).where(runs.c.id == run).with_for_update()).first()
-    if there is None:
+def _delete_rows(connection: Connection, run: str, actor: str, now: int) -> bool:
+    row = connection.execute(select(runs.c.project).where(runs.c.id == run).with_for_update()).first()
+    if row is None:
         return False
     connection.execute(select(streams.c.id).where(streams.c.run == run).with_for_update()).all()
-    connection.execute(insert_or_ignore(connection, deleted).values(run=run, at=now, project=there.project))
+    connection.execute(insert_or_ignore(connection, deleted_runs).values(run=run, at=now, project=row.project))
     connection.execute(runs.delete().where(runs.c.id == run))  # deletes all rows that refer to it, by cascade
     of_it = audit.c.subject.startswith(f"{run}.", autoescape=True)
     connection.execute(audit.update().where(of_it).values(detail=""))
-    deeds.add(connection, now, who, "run.deleted", run)
+    audit_records.add(connection, now, actor, "run.deleted", run)
     return True
 
 
-def _forget_comparisons(connection: Connection, run: str) -> None:
+def _delete_comparisons(connection: Connection, run: str) -> None:
     """Removes a deleted run's settings and name from runs that were compared with it.
 
     A judgement in progress may have read the deleted run: it loses its claim and is repeated.
     """
     connection.execute(runs.update().where(runs.c.claimed_by.is_not(None)).values(claimed_by=None))
-    said = type_coerce(runs.c.whole, Text).contains(run, autoescape=True)
-    for other in connection.execute(select(runs.c.id, runs.c.whole).where(said)).all():
-        compared = other.whole.get("baseline", {})
+    mentions = type_coerce(runs.c.evaluation, Text).contains(run, autoescape=True)
+    for other in connection.execute(select(runs.c.id, runs.c.evaluation).where(mentions)).all():
+        compared = other.evaluation.get("baseline", {})
         if run in compared.get("runs", [compared.get("id")]):
-            rest = {name: value for name, value in other.whole.items() if name != "baseline"}
-            connection.execute(runs.update().where(runs.c.id == other.id).values(whole=rest, judged_version=-1))
-            _forget_verdicts(connection, other.id, frozenset(compared.get("findings", {})))
+            evaluation = {name: value for name, value in other.evaluation.items() if name != "baseline"}
+            connection.execute(
+                runs.update().where(runs.c.id == other.id).values(evaluation=evaluation, judged_version=-1)
+            )
+            _delete_incidents(connection, other.id, frozenset(compared.get("findings", {})))
 
 
-def _forget_verdicts(connection: Connection, run: str, verdicts: Collection[str]) -> None:
+def _delete_incidents(connection: Connection, run: str, verdicts: Collection[str]) -> None:
     """Removes a run's incidents of these verdicts, with their messages.
 
     Removes such findings from the consequences of other incidents, too.
@@ -119,13 +121,13 @@ def _forget_verdicts(connection: Connection, run: str, verdicts: Collection[str]
             connection.execute(incidents.update().where(*this).values(consequences=others))
 
 
-def _some(table: str, run: str) -> Callable[[Connection, int], int]:
+def _delete_slice(table: str, run: str) -> Callable[[Connection, int], int]:
     statement = text(f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE run = :run LIMIT :count)")
 
-    def some(connection: Connection, count: int) -> int:
+    def delete_slice(connection: Connection, count: int) -> int:
         return int(connection.execute(statement, {"run": run, "count": count}).rowcount)
 
-    return some
+    return delete_slice
 
 
 def _empty_log(store: Store) -> None:
@@ -137,8 +139,8 @@ def _empty_log(store: Store) -> None:
         return
     deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
     while True:
-        with store.alone() as driver:
+        with store.exclusive() as driver:
             (busy, *_), *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if not busy or time.monotonic() > deadline:
             return
-        time.sleep(PAUSE)
+        time.sleep(RETRY_SECONDS)

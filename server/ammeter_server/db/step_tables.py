@@ -11,19 +11,20 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table
 
-from ammeter_server.db.tables import document, key, metadata, text, whole
+from ammeter_server.db.column_types import document, integer, key, text
+from ammeter_server.db.tables import metadata
 
-DAY = 86_400 * 10**9
+DAY_NS = 86_400 * 10**9
 
 BY_DAY: dict[str, Any] = {"postgresql_partition_by": "RANGE (day)"}
 
 
 def day_of(time: int) -> int:
     """Returns the UTC day of a time in ns, counted from 1970."""
-    return time // DAY
+    return time // DAY_NS
 
 
-def part(name: str) -> Column[int]:
+def key_integer(name: str) -> Column[int]:
     return Column(name, BigInteger, primary_key=True, autoincrement=False)
 
 
@@ -32,15 +33,15 @@ chunks = Table(
     metadata,
     key("run"),
     key("stream"),
-    part("first_step"),
-    part("day"),
-    whole("last_step"),
-    whole("first_time"),
-    whole("last_time"),
+    key_integer("first_step"),
+    key_integer("day"),
+    integer("last_step"),
+    integer("first_time"),
+    integer("last_time"),
     Column("rows", Integer, nullable=False),
     Column("columns", Integer, nullable=False),
     text("schema", None),
-    whole("received"),
+    integer("received"),
     Column("data", LargeBinary, nullable=False),
     Index("ix_chunks_day", "day"),
     **BY_DAY,
@@ -53,9 +54,9 @@ segments = Table(
     metadata,
     key("run"),
     key("stream"),
-    part("first_step"),
-    part("day"),
-    whole("last_step"),
+    key_integer("first_step"),
+    key_integer("day"),
+    integer("last_step"),
     Column("rows", Integer, nullable=False),
     Column("parts", Integer, nullable=False),
     text("schema", None),
@@ -72,9 +73,9 @@ columns = Table(
     metadata,
     key("run"),
     key("stream"),
-    part("part"),
-    part("first_step"),
-    part("day"),
+    key_integer("part"),
+    key_integer("first_step"),
+    key_integer("day"),
     Column("head", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Index("ix_columns_day", "day"),
@@ -88,11 +89,11 @@ events = Table(
     metadata,
     key("run"),
     key("stream"),
-    part("number"),
-    part("day"),
+    key_integer("number"),
+    key_integer("day"),
     text("name"),
-    whole("step"),
-    whole("time"),
+    integer("step"),
+    integer("time"),
     document("data"),
     Index("ix_events_run_time", "run", "time", "stream", "number"),
     Index("ix_events_day", "day"),

@@ -6,66 +6,13 @@ judgement and a run's page each read one place. Times are nanoseconds since the 
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, MetaData, Table, Text
 
-import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-)
-from sqlalchemy.types import TypeDecorator
-
-from ammeter_server.db.json_safe import plain
+from ammeter_server.db.column_types import Document, document, flag, integer, key, text
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "fk": "fk_%(table_name)s_%(referred_table_name)s"}
 )
-
-
-class Document(TypeDecorator[Any]):
-    """JSON stored as text.
-
-    plain() converts values without a JSON type before they are written.
-    """
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
-        return None if value is None else msgspec.json.encode(plain(value)).decode()
-
-    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(value)
-
-
-def text(name: str, default: str | None = "") -> Column[str]:
-    return Column(name, Text, nullable=default is None, default=default)
-
-
-def whole(name: str, default: int | None = 0) -> Column[int]:
-    return Column(name, BigInteger, nullable=default is None, default=default)
-
-
-def flag(name: str, default: bool | None = False) -> Column[bool]:
-    return Column(name, Boolean, nullable=default is None, default=default)
-
-
-def document(name: str) -> Column[Any]:
-    """A column with a JSON object; {} by default."""
-    return Column(name, Document, nullable=False, default=dict)
-
-
-def key(name: str) -> Column[str]:
-    return Column(name, Text, primary_key=True)
 
 
 runs = Table(
@@ -79,16 +26,16 @@ runs = Table(
     document("tags"),
     document("environment"),
     Column("world_size", Integer, nullable=False, default=1),
-    whole("started"),
-    whole("ended", None),
-    whole("judged_version"),
-    whole("judged_at"),
+    integer("started"),
+    integer("ended", None),
+    integer("judged_version"),
+    integer("judged_at"),
     text("claimed_by", None),
-    whole("claimed_until"),
-    document("folded"),
-    document("whole"),
+    integer("claimed_until"),
+    document("fleet_progress"),
+    document("evaluation"),
     Column("states", LargeBinary, nullable=False, default=b""),
-    Column("external_id", Text, nullable=False, default=lambda made: made.get_current_parameters()["id"]),
+    Column("external_id", Text, nullable=False, default=lambda context: context.get_current_parameters()["id"]),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
     Index("ix_runs_ended", "ended"),
@@ -98,8 +45,8 @@ runs = Table(
 """One training job. Its first hello creates the row; afterwards only the judge and the deletion of other runs write it.
 
 state: running | ended | lost.
-folded: the progress that the fleet totals already include.
-whole: conclusions about all ranks together and against the baseline, see judging/cross_rank.py.
+fleet_progress: the progress that the fleet totals already include.
+evaluation: conclusions about all ranks together and against the baseline, see judging/cross_rank.py.
 states: msgpack {verdict: state} of the verdicts on all ranks together.
 external_id: the id that its processes use, see runs/run_ids.py.
 """
@@ -114,13 +61,13 @@ streams = Table(
     Column("world_size", Integer, nullable=False, default=1),
     text("host"),
     Column("pid", BigInteger, nullable=False, default=0),
-    whole("started"),
-    whole("acknowledged"),
+    integer("started"),
+    integer("acknowledged"),
     text("schema", None),
-    whole("rows"),
-    whole("events"),
-    whole("last_step", None),
-    whole("last_step_time", None),
+    integer("rows"),
+    integer("events"),
+    integer("last_step", None),
+    integer("last_step_time", None),
     text("precision", None),
     document("latest"),
     document("counters"),
@@ -128,14 +75,14 @@ streams = Table(
     document("faults"),
     Column("states", LargeBinary, nullable=False, default=b"\x80"),
     flag("alive", True),
-    whole("backlog"),
-    whole("heard"),
+    integer("backlog"),
+    integer("last_seen"),
     document("bye"),
     text("bye_reason", None),
-    whole("version"),
-    whole("opened"),
+    integer("version"),
+    integer("opened"),
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
-    Index("ix_streams_heard", "heard"),
+    Index("ix_streams_last_seen", "last_seen"),
 )
 """The record of one process in one attempt. Ingest and the verdicts for the passing of time write it, under its row
 lock.
@@ -145,7 +92,7 @@ latest: scalar name -> last measured value.
 counters: see counters/stream.py of the agent.
 lost: reason -> {steps, events}.
 states: msgpack {verdict: state}.
-heard: time of the shipper's last request.
+last_seen: time of the shipper's last request.
 version: increases with each change that the judge has to evaluate.
 opened: time of the stream's first registration.
 """
@@ -162,13 +109,13 @@ schemas = Table(
 """The columns of a stream's chunks: msgpack of wire.Schema."""
 
 compaction_leases = Table(
-    "keeping",
+    "compaction_leases",
     metadata,
     key("run"),
     key("stream"),
     text("claimed_by", None),
-    whole("claimed_until"),
-    whole("rows"),
+    integer("claimed_until"),
+    integer("rows"),
     flag("finished"),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
@@ -187,7 +134,7 @@ findings = Table(
     key("verdict"),
     document("body"),
     flag("active", True),
-    whole("found"),
+    integer("updated"),
     ForeignKeyConstraint(["run", "stream"], ["streams.run", "streams.id"], ondelete="CASCADE"),
 )
 """Each verdict's last conclusion about a stream. body: a finding, see ammeter.verdicts.framework.finding."""
@@ -203,14 +150,14 @@ incidents = Table(
     text("title"),
     text("state", "open"),
     Column("times", Integer, nullable=False, default=1),
-    whole("opened"),
-    whole("acknowledged", None),
-    whole("silenced", None),
-    whole("closed", None),
+    integer("opened"),
+    integer("acknowledged", None),
+    integer("silenced", None),
+    integer("closed", None),
     text("closed_reason", None),
-    whole("first_step"),
-    whole("opened_step"),
-    whole("last_step"),
+    integer("first_step"),
+    integer("opened_step"),
+    integer("last_step"),
     text("stream"),
     Column("rank", Integer, nullable=False, default=0),
     text("tensor", None),
@@ -245,10 +192,10 @@ outbox = Table(
     text("state", "pending"),
     Column("attempts", Integer, nullable=False, default=0),
     text("error", None),
-    whole("created"),
-    whole("due"),
-    whole("claimed_until"),
-    whole("sent", None),
+    integer("created"),
+    integer("due"),
+    integer("claimed_until"),
+    integer("sent", None),
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_outbox_state_due", "state", "due"),
 )
@@ -267,7 +214,7 @@ totals = Table(
     key("outcome"),
     key("verdict"),
     key("severity"),
-    whole("value"),
+    integer("value"),
 )
 """Fleet counters that never decrease.
 
@@ -276,13 +223,13 @@ name: runs (outcome ended | diverged | failed | lost), validations (held | drift
 are empty.
 """
 
-deleted = Table("deleted", metadata, key("run"), whole("at"), text("project"))
+deleted_runs = Table("deleted_runs", metadata, key("run"), integer("at"), text("project"))
 """Deleted runs, recorded so that no shipper recreates them. Nothing else of them is kept.
 
 project: the run's former project; another project may use the id for a run of its own.
 """
 
-projects = Table("projects", metadata, key("name"), whole("created"))
+projects = Table("projects", metadata, key("name"), integer("created"))
 """The projects that tokens can belong to."""
 
 tokens = Table(
@@ -292,8 +239,8 @@ tokens = Table(
     text("name"),
     text("scopes"),
     text("project", None),
-    whole("created"),
-    whole("expires", None),
+    integer("created"),
+    integer("expires", None),
 )
 """Bearer tokens and the page's sessions, by their SHA-256. scopes: separated by spaces. project: null for all
 projects."""
@@ -303,7 +250,7 @@ audit = Table(
     metadata,
     Column("at", BigInteger, primary_key=True, autoincrement=False),
     key("id"),
-    text("who"),
+    text("actor"),
     text("action"),
     text("subject"),
     text("detail"),

@@ -140,7 +140,7 @@ def check_schemas(connection: Connection, state: StreamState, schemas: Mapping[s
     """Raises a 422 problem where a stream would have too many schemas."""
     if not schemas:
         return
-    count, size = streams.schemas_held(connection, state.run, state.id)
+    count, size = streams.schema_sizes(connection, state.run, state.id)
     if count + len(schemas) > MAX_SCHEMAS or size > MAX_SCHEMA_BYTES:
         said = (
             f"the stream has {count} schemas of {size} bytes and brings {len(schemas)} more; log a fixed set of names"
@@ -223,7 +223,7 @@ def _event(state: StreamState, number: int, event: frames.Event, now: int) -> di
 
 
 def _liveness(batch: frames.Batch, end: int, now: int) -> dict[str, Any]:
-    return {"acknowledged": end, "heard": now, "alive": batch.alive, "backlog": batch.backlog}
+    return {"acknowledged": end, "last_seen": now, "alive": batch.alive, "backlog": batch.backlog}
 
 
 def _totals(state: StreamState, views: Sequence[columns.View], losses: Sequence[frames.Lost]) -> dict[str, Any]:

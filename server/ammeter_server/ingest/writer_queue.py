@@ -289,7 +289,9 @@ def _decide(
 
 def _load_stream(connection: Connection, request: IngestRequest, raw: streams.Raw | None, now: int) -> CachedStream:
     return (
-        load_stream(connection, raw) if raw else CachedStream(None, StreamState(request.run, request.stream, heard=now))
+        load_stream(connection, raw)
+        if raw
+        else CachedStream(None, StreamState(request.run, request.stream, last_seen=now))
     )
 
 
@@ -297,7 +299,7 @@ def _heartbeat(connection: Connection, known: CachedStream, prepared: _PreparedB
     """Stores that the shipper is alive, and its backlog."""
     if known.raw is None:
         return None
-    state = known.state._replace(heard=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
+    state = known.state._replace(last_seen=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
     raw = streams.update_progress(connection, known.state, known.raw, state)
     return CachedStream(raw, state, known.schema, known.decoded)
 

@@ -20,11 +20,14 @@ from ammeter.wire.ranks import Life, lives
 from ammeter_server.curves.run_histories import RunHistoryCache
 from ammeter_server.db import Row, Store
 from ammeter_server.db.json_safe import plain
-from ammeter_server.db.queries import judge, series
+from ammeter_server.db.queries import judge
+from ammeter_server.db.queries.steps.rows import views
+from ammeter_server.db.queries.steps.sources import stored_lives
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.judging import baseline
 from ammeter_server.process import self_metrics
 
-READ = series.Wanted(VITALS)
+READ = ColumnSelection(VITALS)
 
 MAX_READ_SECONDS = 0.5
 """Reading time of one evaluation, while other runs wait. The rest is read in the next evaluation."""
@@ -47,24 +50,24 @@ class RunEvaluation:
 def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> RunEvaluation:
     """Evaluates the run as a whole, from the state of its last evaluation."""
     with store.reading() as connection:
-        row = judge.look_at(connection, run)
-        if row is None or not (row.world_size > 1 or row.whole or baseline.baseline_name(row)):
+        row = judge.run_unlocked(connection, run)
+        if row is None or not (row.world_size > 1 or row.evaluation or baseline.baseline_name(row)):
             return RunEvaluation()
         streams = {stream.id: stream for stream in judge.streams_of(connection, run)}
         # a stream that was added between the two queries is included next time: its version makes the run due
-        together = lives(life for life in series.lives(connection, run) if life.stream in streams)
+        together = lives(life for life in stored_lives(connection, run) if life.stream in streams)
     seen = {"judged_version": sum(stream.version for stream in streams.values())}  # later data is not included
     if not together:
         return RunEvaluation(values=seen)
     of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
     compared = baseline.evaluate_baseline(
-        store, courses, row, row.whole.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
+        store, courses, row, row.evaluation.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
     )
     findings = [*of_ranks.findings, *((together[-1][0].stream, finding) for finding in compared.findings.values())]
     kept = {"baseline": compared.kept} if compared.kept else {}
-    whole = {**row.whole, **of_ranks.values.pop("whole", {}), **kept}
+    evaluation = {**row.evaluation, **of_ranks.values.pop("evaluation", {}), **kept}
     return RunEvaluation(
-        findings, {**seen, **of_ranks.values, "whole": whole, **({} if compared.finished else DUE_NOW)}
+        findings, {**seen, **of_ranks.values, "evaluation": evaluation, **({} if compared.finished else DUE_NOW)}
     )
 
 
@@ -77,7 +80,7 @@ def _evaluate_ranks(
     """
     ranks = {member.rank: streams[member.stream] for member in life}
     name = blake2b("".join(rank.id for rank in ranks.values()).encode(), digest_size=8).hexdigest()
-    before = row.whole.get("ranks", {})
+    before = row.evaluation.get("ranks", {})
     same = before.get("life") == name
     states = msgspec.msgpack.decode(row.states, type=dict[str, bytes]) if same and row.states else {}
     known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
@@ -99,7 +102,11 @@ def _evaluate_ranks(
             break
     told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
     concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
-    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else DUE_NOW)}
+    values = {
+        "evaluation": {"ranks": concluded},
+        "states": msgspec.msgpack.encode(states),
+        **({} if finished else DUE_NOW),
+    }
     return RunEvaluation([(_stream(ranks, finding), finding) for finding in found.values()], values)
 
 
@@ -108,8 +115,8 @@ def _aligned_steps(
 ) -> Iterator[AlignedSteps]:
     """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
     over = [rank for rank, stream in ranks.items() if stream.bye_reason is not None]
-    views = {rank: series.views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
-    yield from align_steps(views, over, reached)
+    views_of_ranks = {rank: views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
+    yield from align_steps(views_of_ranks, over, reached)
     known = [rank for rank in ranks.values() if rank.last_step is not None and _is_known(rank, now)]
     if len(known) == len(ranks):
         yield AlignedSteps(standings=tuple(_standing(stream) for stream in known))
@@ -117,7 +124,9 @@ def _aligned_steps(
 
 def _is_known(stream: Row[Any], now: int) -> bool:
     """Whether the stored last row is the last row of the rank."""
-    return stream.bye_reason is not None or (stream.heard >= now - SILENCE_NS and not stream.backlog and stream.alive)
+    return stream.bye_reason is not None or (
+        stream.last_seen >= now - SILENCE_NS and not stream.backlog and stream.alive
+    )
 
 
 def _standing(stream: Row[Any]) -> Standing:

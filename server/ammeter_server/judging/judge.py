@@ -188,12 +188,12 @@ class Judge:
         _count_incidents(connection, row, incidents, changes)
         folded = _add_to_fleet_totals(connection, row, streams, self.prices)
         held = [(finding.stream, msgspec.convert(finding.body, Finding)) for finding in findings]
-        whole_of = seen.values.get("whole", row.whole)
+        whole_of = seen.values.get("evaluation", row.evaluation)
         _add_outcomes(connection, row, streams, [*held, *seen.findings], whole_of, folded, state, ended or now)
         if not row.judged_at:
             judgements.add_project(connection, row.project, now)
         version = sum(stream.version for stream in streams)
-        values = {"state": state, "ended": ended, "folded": folded, "judged_version": version, "judged_at": now}
+        values = {"state": state, "ended": ended, "fleet_progress": folded, "judged_version": version, "judged_at": now}
         judgements.release(connection, row.id, values | seen.values)
         return RunJudgement(tell, state, folded.get("outcome"), _with_new_state(incidents, changes))
 
@@ -213,7 +213,7 @@ class Judge:
             self._write(connection, run, [change], now)
             if change.incident.state != before.state:
                 audit.add(connection, now, by, f"incident.{change.incident.state}", incident_id, run.project)
-            judgements.look_again(connection, run.id)
+            judgements.make_due(connection, run.id)
         for incident in _with_new_state([before], [change]):
             _record_incident(incident, run.project)
         return change.incident
@@ -269,10 +269,10 @@ def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: in
     """
     lives = _last_lives(streams)
     over = [life for life in lives if life.bye_reason is not None or life.id in silent]
-    quiet = all(life.heard < now - LATE_RANKS_NS for life in lives)
+    quiet = all(life.last_seen < now - LATE_RANKS_NS for life in lives)
     if not lives or len(over) < len(lives) or (len(lives) < world_size and not quiet):
         return "running", None
-    ended = max(min(life.bye.get("time") or life.last_step_time or life.heard, life.heard) for life in lives)
+    ended = max(min(life.bye.get("time") or life.last_step_time or life.last_seen, life.last_seen) for life in lives)
     return ("lost" if any(life.bye_reason in (None, "lost") for life in lives) else "ended"), ended
 
 
@@ -282,7 +282,9 @@ def restarting(streams: Sequence[Row[Any]], environment: Mapping[str, Any] | Non
     lives = Counter(stream.rank for stream in streams if stream.role == "rank")
     left = int(said) + 1 - max(lives.values(), default=0) if said.isdecimal() and len(said) < MAX_RESTART_DIGITS else 0
     died = [
-        life for life in _last_lives(streams) if life.bye_reason in ("lost", "signal") and life.heard > now - RESTART_NS
+        life
+        for life in _last_lives(streams)
+        if life.bye_reason in ("lost", "signal") and life.last_seen > now - RESTART_NS
     ]
     return frozenset(life.id for life in died if left > 0)
 
@@ -334,7 +336,7 @@ def _add_to_fleet_totals(
     """Adds the run's progress since the last judgement to the fleet's totals. Returns the counted amounts."""
     ranks = [stream for stream in streams if stream.role == "rank"]
     counters = run_counters.of_run([(rank.rank, rank.counters) for rank in ranks])
-    folded: dict[str, Any] = dict(run.folded)
+    folded: dict[str, Any] = dict(run.fleet_progress)
     dollars = cost.of_run(prices, run.environment, ranks)
     if dollars is not None and (more := round(dollars * MICRODOLLARS_PER_DOLLAR) - folded.get("cost", 0)) > 0:
         judgements.add_total(connection, run.project, "cost", more)

@@ -170,7 +170,7 @@ def _ticked(
     if held is None or held.bye_reason is not None:
         return None
     # a shipper that met a stopped collector may pause for RETRY_NS before it tries again
-    heard = held.heard if held.heard >= awake_since else awake_since + RETRY_NS
+    heard = held.last_seen if held.last_seen >= awake_since else awake_since + RETRY_NS
     alive = held.alive if now - heard < SILENCE_NS else None
     judged = judge_tick(held, columns.Tick(now, alive, heard))
     return None if judged is None else (held, judged)

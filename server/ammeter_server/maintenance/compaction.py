@@ -184,7 +184,7 @@ class Compaction:
         """Removes columns of a segment that another worker did not complete."""
         with self.store.reading() as connection:
             after = compaction.covered(connection, self.run, self.stream)
-            left = compaction.columns_behind(connection, self.run, self.stream, after)
+            left = compaction.orphaned_columns(connection, self.run, self.stream, after)
         in_slices(self.store, left, lambda c, some: compaction.remove_columns(c, self.run, self.stream, some))
 
     def _read(self, blocks: Sequence[Waiting], after: int) -> tuple[Sequence[Any], block.View]:
@@ -218,7 +218,7 @@ class Compaction:
         rows = [{**key, "part": part, **column._asdict()} for part, column in columns.pack(view.values)]
         in_slices(self.store, rows, self._add_columns, self._writing)
         whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
-        stamps = {"steps": columns.pack_whole(view.steps), "times": columns.pack_whole(view.times)}
+        stamps = {"steps": columns.pack_integers(view.steps), "times": columns.pack_integers(view.times)}
         with self.store.writing(durable=False) as connection:
             self._hold(connection)
             compaction.add_segment(connection, {**key, **whole, **stamps})
@@ -247,7 +247,7 @@ class Compaction:
             LeaseLostError: The lease is lost.
         """
         until = time.time_ns() + LEASE
-        if not compaction.hold(connection, self.run, self.stream, self.by, until):
+        if not compaction.extend(connection, self.run, self.stream, self.by, until):
             lost = f"was taken over after {LEASE // 10**9} s, or the run was deleted"
             raise LeaseLostError(f"stream {self.stream} of run {self.run} {lost}")
 

@@ -35,7 +35,7 @@ class OutboxWriter:
         holding = [channel for channel in self.channels if channel.stateful]
         for incident, heir in _successions(changes):
             for channel in holding:
-                outbox.hand_on(connection, run.id, incident.id, heir.id, channel.name)
+                outbox.transfer(connection, run.id, incident.id, heir.id, channel.name)
         told = [self._enqueue_change(connection, run, change, now) for change in changes]
         return any(told)
 

@@ -16,23 +16,25 @@ async def live() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz", summary="The database answers and has this version's shape")
+@router.get("/readyz", summary="The database answers and has this version's schema")
 def ready(context: ContextDep) -> dict[str, str]:
     try:
-        trouble = context.store.trouble
-        if trouble.broken:
-            raise StoreBrokenError(trouble.broken)
-        found = migrations.current(context.store)
-        if trouble.refusing:
+        faults = context.store.trouble
+        if faults.broken:
+            raise StoreBrokenError(faults.broken)
+        version = migrations.current(context.store)
+        if faults.refusing:
             permissions.check(context.store)
-            trouble.refusing = ""
+            faults.refusing = ""
     except (StoreAwayError, StoreFullError) as error:
         raise of_store(error) from error
     except Exception as error:
         raise Problem(503, f"the database does not answer: {type(error).__name__}") from error
     wanted = migrations.newest()
-    if found is not None and not migrations.is_known(found):
-        raise Problem(503, migrations.unknown(found))
-    if found != wanted:
-        raise Problem(503, f"the database has shape {found}, this version needs {wanted}; run `ammeter-server migrate`")
-    return {"status": "ready", "database": str(found)}
+    if version is not None and not migrations.is_known(version):
+        raise Problem(503, migrations.unknown_version_error(version))
+    if version != wanted:
+        raise Problem(
+            503, f"the database has schema {version}, this version needs {wanted}; run `ammeter-server migrate`"
+        )
+    return {"status": "ready", "database": str(version)}

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.aside = ScrapeProcess(app.state.settings.database_url, app.state.settings.cost_per_hour)
+    app.state.scrape_process = ScrapeProcess(app.state.settings.database_url, app.state.settings.cost_per_hour)
     try:
         yield
     finally:
-        app.state.aside.stop()
+        app.state.scrape_process.stop()
 
 
 router = APIRouter(tags=["metrics"], lifespan=_lifespan)
@@ -57,11 +57,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 @router.get("/metrics", summary="Runs and fleet for Prometheus", response_class=Response, responses=ANSWERS)
 async def read_metrics(request: Request, accept: Accept = "") -> Response:
     """Returns metrics of runs and the fleet as Prometheus text, or as OpenMetrics if accepted."""
-    aside: ScrapeProcess = request.app.state.aside
+    scrape_process: ScrapeProcess = request.app.state.scrape_process
     _, content_type = _chosen(accept)
     is_open = content_type.startswith(OPEN)
     try:
-        pieces = await aside.text(is_open)
+        pieces = await scrape_process.text(is_open)
     except ScrapeError as error:
         log.error("a scrape failed: %s", error)  # includes the traceback of the child process
         raise Problem(503, "the scrape failed; the collector's log says why. Scrape again") from error

@@ -26,7 +26,7 @@ PROBLEM = {
     },
 }
 
-WRONG = {
+PROBLEM_RESPONSE = {
     "description": "What was wrong, the value seen, the remedy",
     "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
@@ -48,7 +48,7 @@ SCHEMES = {
     },
 }
 
-OPEN = ("/livez", "/readyz", "/runbooks/", "/api/v1/session")
+PUBLIC_PATHS = ("/livez", "/readyz", "/runbooks/", "/api/v1/session")
 """Paths that need no authentication."""
 
 METHODS = ("get", "post", "delete")
@@ -81,14 +81,14 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     """
     responses = operation["responses"]
     for status in [response for response in responses if response >= "400"]:
-        said = responses.pop(status)
-        if status != "422" or "Validation" not in said["description"]:
-            responses[status] = WRONG | {"description": said["description"]}
-    responses["default"] = WRONG
+        response = responses.pop(status)
+        if status != "422" or "Validation" not in response["description"]:
+            responses[status] = PROBLEM_RESPONSE | {"description": response["description"]}
+    responses["default"] = PROBLEM_RESPONSE
     if method == "get" and not path.startswith(UNTAGGED):
         responses["304"] = {"description": "The answer is still the one that If-None-Match names"}
         operation.setdefault("parameters", []).append(IF_NONE_MATCH)
-    if not path.startswith(OPEN):
+    if not path.startswith(PUBLIC_PATHS):
         by_browser: list[dict[str, list[str]]] = [] if path.endswith("/frames") else [{"session": []}]
         operation["security"] = [{"token": []}, *by_browser]
     if method == "post" and "/incidents/" in path:

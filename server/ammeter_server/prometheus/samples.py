@@ -191,7 +191,7 @@ def _add_quality(shown: Exposition, run: str, counters: Mapping[str, Any], last:
 
 def _add_baseline(shown: Exposition, run: Row[Any]) -> None:
     """Adds the comparison with the baseline, if there is one with common steps."""
-    numbers = run.whole.get("baseline", {}).get("numbers", {})
+    numbers = run.evaluation.get("baseline", {}).get("numbers", {})
     shown.add("ammeter_speedup_vs_baseline_ratio", numbers.get("speedup"), run.id)
     shown.add("ammeter_memory_vs_baseline_ratio", numbers.get("memory_ratio"), run.id)
     shown.add("ammeter_validation_delta_ratio", numbers.get("validation_delta"), run.id)

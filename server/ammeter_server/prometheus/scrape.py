@@ -67,7 +67,7 @@ class Scrape:
         missing = [run for run, mark in found.items() if mark not in self._over]
         new = {
             found[run.id]: self._told(run, streams, now, only_what=found[run.id][0])
-            for run, streams in query.some(connection, missing)
+            for run, streams in query.with_ids(connection, missing)
         }
         return {mark: self._over.get(mark) or new[mark] for mark in found.values()}
 

@@ -57,7 +57,7 @@ def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
     """
     newest: dict[str, Row[Any]] = {}
     for stream in sorted(streams, key=lambda stream: stream.started):
-        if stream.role == "host" and stream.bye_reason is None and stream.heard >= now - FRESH:
+        if stream.role == "host" and stream.bye_reason is None and stream.last_seen >= now - FRESH:
             newest[stream.host] = stream
     return [device for _, stream in sorted(newest.items()) for device in _of_host(stream)]
 

@@ -25,7 +25,7 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
     if state != "running":
         return len({stream.rank for stream in ranks})
     since = now - REPORTING_SECONDS * 10**9
-    return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.heard >= since})
+    return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.last_seen >= since})
 
 
 def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = None) -> dict[str, Any]:

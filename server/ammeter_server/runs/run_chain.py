@@ -53,14 +53,14 @@ def line_of(connection: Connection, run: str) -> list[Row[Any]]:
     found: list[Row[Any]] = []
     before: str | None = run
     while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
-        row = judge.look_at(connection, before)
+        row = judge.run_unlocked(connection, before)
         if row is None:
             break
         found.insert(0, row)
         before = (row.environment or {}).get("continues")
     while found and len(found) <= MAX_RUNS_PER_CHAIN:
         following = run_ids.find(connection, found[-1].project, successor(found[-1].external_id))
-        row = judge.look_at(connection, following) if following else None
+        row = judge.run_unlocked(connection, following) if following else None
         if row is None:
             break
         found.append(row)
@@ -88,16 +88,16 @@ def home(
     """
     names = list(islice(accumulate(repeat(named), lambda before, _: successor(before)), MAX_RUNS_PER_CHAIN + 1))
     if project is None:
-        holders = streams.holding(connection, names, stream)
+        holders = streams.runs_with_stream(connection, names, stream)
         held = min(holders, key=lambda row: (row.project != said, row.id != row.external_id, row.id), default=None)
         if held is not None:
             return Home(held.id, held.external_id)
         return _first_open(_line(connection, names, said or _project_of(connection, named), True), began)
     places = _line(connection, names, project, False)
     for place in places:
-        if place.row is not None and streams.holds(connection, place.run, stream):
+        if place.row is not None and streams.exists(connection, place.run, stream):
             return Home(place.run, place.external)
-    if streams.holding(connection, names, stream):
+    if streams.runs_with_stream(connection, names, stream):
         raise Problem(404, f"stream {stream} of run {named} is not known to this token's project")
     return _first_open(places, began)
 

@@ -165,7 +165,7 @@ def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.
     wait_until(lambda: {"validation-drift", "slower-than-fp32"} <= set(incidents(client, run)))
     drift = incidents(client, run)["validation-drift"]
     assert ("ticket", "run ended") == (drift["severity"], drift["closed_reason"])
-    assert "3.3 against 3 of base: 10.0 % worse, where 5.0 %" in drift["cause"]
+    assert "At step 199 it is 3.3 against 3: 10.0 % worse" in drift["cause"]
     assert {} == incidents(client, base)
     shown = scrape(client)
     label = f'{{run="{run.run}"}}'
@@ -214,7 +214,7 @@ def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
 
     def read() -> list[RunHistory | None]:
         with store.reading() as connection:
-            rows = [judgements.look_at(connection, each.run) for each in streams]
+            rows = [judgements.run_unlocked(connection, each.run) for each in streams]
         return [kept.of(store, row) for row in rows if row is not None]
 
     assert [99] * 4 == [each.last_step for each in read() if each]

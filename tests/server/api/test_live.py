@@ -156,7 +156,7 @@ def test_an_answer_ends_after_a_while_and_who_asks_again_hears_only_what_is_new(
 def test_a_run_that_is_deleted_ends_the_answer(
     client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "STILL_SECONDS", 0.05)
+    monkeypatch.setattr(live, "MAX_IDLE_SECONDS", 0.05)
     stream = Stream(client)
     train(stream, 0, 3)
     stream.send()
@@ -179,7 +179,7 @@ def test_a_run_that_is_deleted_ends_the_answer(
     [
         ("/api/v1/runs/nobody/live", {}, 404, "there is no run 'nobody'"),
         ("/api/v1/runs/{run}/live", {"Last-Event-ID": "yesterday"}, 422, "Last-Event-ID is 'yesterday'"),
-        ("/api/v1/runs/{run}/live", {"Last-Event-ID": "\u00e4"}, 422, "which no message had"),
+        ("/api/v1/runs/{run}/live", {"Last-Event-ID": "\u00e4"}, 422, "which this server did not send"),
         ("/api/v1/runs/{run}/live?rank=x", {}, 422, "query.rank is 'x'"),
     ],
 )

@@ -20,7 +20,7 @@ from ammeter.wire.frames import Bye, Event, Hello
 from ammeter_server.__main__ import main
 from ammeter_server.auth import tokens
 from ammeter_server.db import Store, connect, run_deletion
-from ammeter_server.db.tables import audit, deleted, metadata, runs, streams, totals
+from ammeter_server.db.tables import audit, deleted_runs, metadata, runs, streams, totals
 from ammeter_server.maintenance.compaction import compact
 from tests.agent.ship_parts import SCHEMA, row
 from tests.server.callers import Guarded, bearer, guarded
@@ -90,14 +90,14 @@ def test_nothing_is_left_of_a_run_that_is_deleted_and_others_stay(place: Guarded
     assert {"runs", "streams", "events", "incidents", "outbox", "findings"} <= set(everywhere(place.store, stream.run))
     answer = place.client.delete(f"/api/v1/runs/{stream.run}", headers=headers)
     assert (204, b"") == (answer.status_code, answer.content)
-    assert ["audit", "deleted"] == everywhere(place.store, stream.run)
+    assert ["audit", "deleted_runs"] == everywhere(place.store, stream.run)
     assert 404 == place.client.get(f"/api/v1/runs/{stream.run}", headers=headers).status_code
     assert 200 == place.client.get(f"/api/v1/runs/{other.run}", headers=headers).status_code
     with place.store.reading() as connection:
         deeds = connection.execute(select(audit).order_by(audit.c.at.desc())).all()
         assert 1 == connection.execute(select(func.count()).select_from(streams)).scalar_one()
     assert ("run.deleted", stream.run, "") == (deeds[0].action, deeds[0].subject, deeds[0].detail)
-    assert deeds[0].who.startswith("admin")
+    assert deeds[0].actor.startswith("admin")
     assert [""] == list({each.detail for each in deeds if each.subject.startswith(f"{stream.run}.")})
     assert 204 == place.client.delete(f"/api/v1/runs/{other.run}", headers=headers).status_code
 
@@ -153,7 +153,7 @@ def test_a_shipper_does_not_bring_a_deleted_run_back(place: Guarded, tmp_path: P
     assert "was deleted here" in second.stdout
     assert f"its journal stays in {writer.folder}" in second.stdout
     assert before == journal.end_of(writer.folder)
-    assert ["audit", "deleted"] == everywhere(place.store, run)
+    assert ["audit", "deleted_runs"] == everywhere(place.store, run)
     answer = place.client.post(
         f"/api/v1/runs/{run}/streams/{stream}/frames?offset=0&end=0",
         headers=bearer(token) | {"Content-Type": "application/vnd.ammeter.batch+msgpack"},
@@ -187,7 +187,7 @@ def test_sqlite_forgets_the_bytes(how: str, tmp_path: Path, capsys: pytest.Captu
             assert f"run {stream.run} is deleted" in capsys.readouterr().out
         assert [] == holding(tmp_path)
         with place.store.reading() as connection:
-            assert [stream.run] == list(connection.execute(select(deleted.c.run)).scalars())
+            assert [stream.run] == list(connection.execute(select(deleted_runs.c.run)).scalars())
             assert [] == list(connection.execute(select(runs.c.id)).scalars())
     assert [] == holding(tmp_path)
 
@@ -207,10 +207,10 @@ def test_what_an_interrupted_deletion_left_goes_the_next_time(tmp_path: Path) ->
         stream = leaking(place, {"X-Ammeter-Request": "test"})
         store = connect(f"sqlite:///{tmp_path / 'collector.db'}")
         with store.writing() as connection:
-            assert run_deletion._take_away(connection, stream.run, "me", 1)
+            assert run_deletion._delete_rows(connection, stream.run, "me", 1)
         assert {"events"} <= set(everywhere(store, stream.run))
         assert run_deletion.delete(store, stream.run, "me", 2)
-        assert ["audit", "deleted"] == everywhere(store, stream.run)
+        assert ["audit", "deleted_runs"] == everywhere(store, stream.run)
         store.close()
 
 
@@ -233,7 +233,7 @@ def test_runs_that_were_compared_with_a_deleted_one_tell_nothing_of_it(place: Gu
     wait_until(lambda: all("not-comparable" in found(each.run) for each in (ended, going)))
     assert {"incidents", "outbox", "runs"} <= set(everywhere(place.store, HIDDEN))
     assert 204 == place.client.delete(f"/api/v1/runs/{base.run}", headers=headers).status_code
-    assert ["audit", "deleted", "runs"] == everywhere(place.store, base.run)  # their own tags name it
+    assert ["audit", "deleted_runs", "runs"] == everywhere(place.store, base.run)  # their own tags name it
     assert [] == everywhere(place.store, HIDDEN)
     train(going, 61, 200)
     assert 200 == going.send().status_code
@@ -286,11 +286,11 @@ def test_a_run_that_continues_a_deleted_one_was_compared_with_its_settings(tmp_p
         train(other, 0, 80)
         assert 200 == other.send().status_code
         wait_until(lambda: "runs" in everywhere(place.store, other.run) and judged(place.store, other.run))
-        wait_until(lambda: HIDDEN in str(whole_of(place.store, other.run)))
+        wait_until(lambda: HIDDEN in str(evaluation(place.store, other.run)))
         assert 204 == place.client.delete(path, headers=headers).status_code
         assert [] == everywhere(place.store, HIDDEN)
 
 
-def whole_of(store: Store, run: str) -> Any:
+def evaluation(store: Store, run: str) -> Any:
     with store.reading() as connection:
-        return connection.execute(select(runs.c.whole).where(runs.c.id == run)).scalar_one()
+        return connection.execute(select(runs.c.evaluation).where(runs.c.id == run)).scalar_one()

@@ -257,9 +257,9 @@ def test_of_shards_of_which_one_has_not_been_heard_nothing_is_merged(client: htt
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"names": "loss"}, "'loss' is each rank's own; merged are grad_norm, grad_absmax, grad.norm:<tensor>"),
-        ({"names": "grad_norm", "rank": 0}, "leave rank and stream away"),
-        ({"names": "grad_norm", "stream": "x"}, "leave rank and stream away"),
+        ({"names": "loss"}, "'loss' cannot be merged; use grad_norm, grad_absmax, grad.norm:<tensor>"),
+        ({"names": "grad_norm", "rank": 0}, "omit rank and stream"),
+        ({"names": "grad_norm", "stream": "x"}, "omit rank and stream"),
     ],
 )
 def test_what_has_no_meaning_for_all_ranks_together_is_refused(
@@ -274,7 +274,7 @@ def test_what_has_no_meaning_for_all_ranks_together_is_refused(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"names": ""}, "ask for 1 to 256, such as scale,loss"),
+        ({"names": ""}, "use 1 to 256, such as scale,loss"),
         ({"names": ",".join(f"n{each}" for each in range(257))}, "257 names"),
         ({}, "query.names"),
         ({"names": "loss", "points": 3}, "greater than or equal to 16"),

@@ -36,7 +36,7 @@ def test_the_message_is_a_ticket_or_a_page_as_it_was_asked_for(words: list[str],
     (said,) = pager.said
     assert (kind, "[test] Ammeter can reach you") == (said["type"], said["title"])
     assert "https://ammeter.example" in said["message"]
-    assert "Nothing is to be done" in said["message"]
+    assert "No action is needed" in said["message"]
 
 
 def test_what_a_channel_answers_is_printed_as_it_is(
@@ -79,4 +79,4 @@ def serving_answers(body: bytes) -> Iterator[str]:
 
 def test_where_nobody_is_told_it_says_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["notify", "test"])
-    assert "nobody is told: set AMMETER_SERVER_NOTIFY" in capsys.readouterr().err
+    assert "there is no channel; set AMMETER_SERVER_NOTIFY" in capsys.readouterr().err

@@ -34,10 +34,10 @@ def test_the_tokens_there_are_are_listed_without_what_they_are(shell: Shell) -> 
     (token,) = shell("token", "create", "speech", "--scopes", "ingest", "--project", "speech", "--expires", "30d")
     shell("token", "create", "grafana", "--scopes", "read")
     first, second = shell("token", "list")
-    assert first.startswith("speech  ingest  project speech  made 20")
+    assert first.startswith("speech  ingest  project speech  created 20")
     assert "  expires 20" in first
-    assert second.startswith("grafana  read  every project  made 20")
-    assert second.endswith("does not expire")
+    assert second.startswith("grafana  read  all projects  created 20")
+    assert second.endswith("never expires")
     assert token not in first + second
     described = json.loads(shell("token", "list", "--json")[1])
     assert ("grafana", "read", None, True) == tuple(described[name] for name in ("name", "scopes", "project", "valid"))
@@ -47,7 +47,7 @@ def test_the_last_token_that_is_revoked_says_what_that_means(shell: Shell) -> No
     for name in ("one", "two"):
         shell("token", "create", name)
     assert ["the token 'one' and its sessions are no longer valid"] == shell("token", "revoke", "one")
-    assert "on loopback the collector answers to everybody" in shell("token", "revoke", "two")[1]
+    assert "on loopback the collector now accepts every request" in shell("token", "revoke", "two")[1]
     assert [] == shell("token", "list")
 
 

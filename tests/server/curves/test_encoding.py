@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ammeter_server.curves.encoding import FLOAT32, PIECE, InPieces, answer
-from ammeter_server.curves.reader import Curve
+from ammeter_server.curves.curve import Curve
+from ammeter_server.curves.encoding import CHUNK_BYTES, FLOAT32, ChunkedResponse, answer
 from tests.server.feeding import BEGIN, Stream, curves, serving, train
 
 STEPS, TIMES = np.arange(3), BEGIN + np.arange(3) * 10**9
@@ -56,7 +56,7 @@ def test_arrays_are_as_they_are_described_bits_of_nan_included() -> None:
     assert {0} == {each[name] % 8 for each in (loss, scale) for name in ("steps", "times", "values")}
 
 
-def whole(answer: InPieces) -> bytes:
+def whole(answer: ChunkedResponse) -> bytes:
     return b"".join(answer.parts)
 
 
@@ -93,7 +93,7 @@ def test_an_answer_of_many_pieces_comes_whole(client: httpx.Client) -> None:
     stream.send()
     asked = {"names": "loss,scale,grad_norm,samples,tokens,val_loss", "points": "4000"}
     answer = client.get(f"/api/v1/runs/{stream.run}/series", params=asked)
-    assert PIECE < len(answer.content) == int(answer.headers["content-length"])
+    assert CHUNK_BYTES < len(answer.content) == int(answer.headers["content-length"])
     assert [list(range(4000))] * 6 == [item["values"] for item in curves(answer.json())]
     assert 304 == client.get(answer.url, headers={"If-None-Match": answer.headers["ETag"]}).status_code
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
-from ammeter_server.curves.heatmap import filled, stretches
-from ammeter_server.curves.reader import CurveQuery, chunks_of
+from ammeter_server.curves.curve import CurveQuery
+from ammeter_server.curves.heatmap import filled, ranges_of
+from ammeter_server.curves.reader import chunks_of
 from ammeter_server.db import Store
 from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers
@@ -39,7 +40,7 @@ def long(store: Store) -> Fed:
 def cells_of(
     fed: Fed, cells: int, points: int, lowest: bool, first: int = 0, last: int = LONG - 1
 ) -> list[tuple[Floats, Ints]]:
-    edges = stretches(first, last, cells)
+    edges = ranges_of(first, last, cells)
     pieces = chunks_of(fed.store, fed.run, fed.stream, CurveQuery(NAMES, points, first, last))
     return [filled(pieces.get(name, ()), edges, lowest) for name in NAMES]
 
@@ -62,7 +63,7 @@ def true(values: Floats, lowest: bool) -> float:
 def test_each_cell_has_the_extreme_of_its_steps_or_what_is_no_number(
     long: Fed, lowest: bool, first: int, last: int, cells: int
 ) -> None:
-    edges = stretches(first, last, cells)
+    edges = ranges_of(first, last, cells)
     values = np.concatenate([view.values for view in long.fed], axis=1)
     for place, row in zip(PLACES, shown(long, cells, 100_000, lowest, first, last), strict=True):
         parts = [values[place, begin:end] for begin, end in pairwise(edges)]
@@ -74,7 +75,7 @@ def test_each_cell_has_the_extreme_of_its_steps_or_what_is_no_number(
 @pytest.mark.parametrize("points", [100_000, 160], ids=["every value", "coarse levels"])
 def test_each_cell_says_at_which_step_its_value_was_measured(long: Fed, lowest: bool, points: int) -> None:
     """Of those that are no number it is the first: of each cell, or of coarse levels of the whole row."""
-    edges = stretches(0, LONG - 1, 20)
+    edges = ranges_of(0, LONG - 1, 20)
     values = np.concatenate([view.values for view in long.fed], axis=1)
     seen = 0
     for place, (row, at) in zip(PLACES, cells_of(long, 20, points, lowest), strict=True):
@@ -92,7 +93,7 @@ def test_each_cell_says_at_which_step_its_value_was_measured(long: Fed, lowest: 
 
 
 def test_of_coarse_levels_every_cell_has_a_value_of_its_own_steps_and_the_extremes_stay(long: Fed) -> None:
-    edges = stretches(0, LONG - 1, 20)
+    edges = ranges_of(0, LONG - 1, 20)
     values = np.concatenate([view.values for view in long.fed], axis=1)
     for place, row in zip(PLACES, shown(long, 20, 160, False), strict=True):
         column = values[place]
@@ -108,7 +109,7 @@ def test_of_coarse_levels_every_cell_has_a_value_of_its_own_steps_and_the_extrem
 
 
 def test_where_nothing_was_measured_nothing_is_shown() -> None:
-    row, at = filled((), stretches(0, 9, 5))
+    row, at = filled((), ranges_of(0, 9, 5))
     assert 5 == len(row)
     assert [-1] * 5 == at.tolist()
     assert (row.view(np.uint32) == ABSENT.view(np.uint32)).all()
@@ -123,7 +124,7 @@ def test_where_nothing_was_measured_nothing_is_shown() -> None:
         (2**62, 2**62 + 1, 2, [2**62, 2**62 + 1, 2**62 + 2]),
     ],
 )
-def test_stretches_are_equally_long_and_never_shorter_than_a_step(
+def test_ranges_are_equally_long_and_never_shorter_than_a_step(
     first: int, last: int, most: int, edges: list[int]
 ) -> None:
-    assert edges == stretches(first, last, most).tolist()
+    assert edges == ranges_of(first, last, most).tolist()

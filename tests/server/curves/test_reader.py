@@ -8,9 +8,10 @@ from sqlalchemy import update
 
 from ammeter.wire.columns import measured
 from ammeter_server.curves import reader
-from ammeter_server.curves.reader import Curve, CurveQuery
+from ammeter_server.curves.curve import Curve, CurveQuery
+from ammeter_server.curves.curve_chunk import places_of
 from ammeter_server.db import Store
-from ammeter_server.db.column_codec import BUCKET
+from ammeter_server.db.column_codec import BUCKET_VALUES
 from ammeter_server.db.tables import streams
 from ammeter_server.maintenance.compaction import compact
 from tests.server.keeping import SCHEMA, Fed, database, numbers
@@ -44,7 +45,7 @@ def read(fed: Fed, points: int, first: int | None = None, last: int | None = Non
 
 def true(fed: Fed, name: str, first: int | None = None, last: int | None = None) -> Curve:
     view = fed.fed[0]
-    column = view.values[reader.places_of(SCHEMA, [name])[name]]
+    column = view.values[places_of(SCHEMA, [name])[name]]
     end = len(view) if last is None else last + 1
     there = np.flatnonzero(measured(column[:end]))
     there = there[there >= (first or 0)]
@@ -68,7 +69,7 @@ def test_where_all_is_shown_it_is_what_was_fed(long: Fed, first: int | None, las
 
 
 def test_what_is_thinned_is_a_part_of_what_was_fed_with_its_ends_extremes_and_nans(long: Fed) -> None:
-    assert LONG > BUCKET * POINTS // 2
+    assert LONG > BUCKET_VALUES * POINTS // 2
     for name, curve in read(long, POINTS).items():
         steps, times, values, _ = true(long, name)
         assert not curve.complete

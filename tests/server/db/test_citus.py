@@ -29,28 +29,28 @@ from ammeter_server.maintenance.compaction import TOGETHER, compact
 from tests.server.feeding import Stream, serving, train
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
-BY_RUN = {name for name in metadata.tables if name not in (*citus.REFERENCE, *citus.APART)}
+BY_RUN = {name for name in metadata.tables if name not in (*citus.REFERENCE_TABLES, *citus.LOCAL_TABLES)}
 
 A_RUN: Any = SimpleNamespace(id="a", project="demo", started=1)
 
 EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "runs.newest": lambda c: runs.newest(c, 10, None, None, None),
     "runs.by_project": runs.by_project,
-    "runs.there": lambda c: runs.there(c, ["a", "b", "c"]),
+    "runs.existing": lambda c: runs.existing(c, ["a", "b", "c"]),
     "incidents.newest": lambda c: incidents.newest(c, 10, None),
     "live.versions": lambda c: live.versions(c, ["a", "b"]),
     "judgements.baseline": lambda c: judgements.baseline(c, A_RUN, "nightly"),
     "days.old_runs": lambda c: partitions.old_runs(c, 1, 10),
     "metrics.live": metrics.live,
     "metrics.marks": lambda c: list(metrics.marks(c, 0)),
-    "metrics.some": lambda c: list(metrics.some(c, ["a", "b"])),
+    "metrics.with_ids": lambda c: list(metrics.with_ids(c, ["a", "b"])),
     "metrics.incidents_since": lambda c: metrics.incidents_since(c, 0),
     "judgements.due": lambda c: judgements.due(c, 1, 1, 1),
     "outbox.due": lambda c: outbox.due(c, 1),
     "outbox.pending": outbox.pending,
     "streams.runs_of": lambda c: streams.runs_of(c, ["a", "b"]),
     "deletions.of": lambda c: run_deletion.of(c, ["a", "b"]),
-    "streams.holding": lambda c: streams.holding(c, ["a", "b"], "s"),
+    "streams.runs_with_stream": lambda c: streams.runs_with_stream(c, ["a", "b"], "s"),
     "streams.silent": lambda c: streams.silent_streams(c, 1),
     "streams.still": lambda c: streams.stalled_streams(c, 1, 1),
     "streams.back": lambda c: streams.returned_streams(c, 1, "run-lost"),
@@ -64,7 +64,7 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
 several runs asks, /metrics, sweeper, keeper, storage, and where a stream belongs that this process does not know. No
 other may."""
 
-PLACING = ("streams.runs_of", "streams.holding", "deletions.of")
+PLACING = ("streams.runs_of", "streams.runs_with_stream", "deletions.of")
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def _place(side: ColumnElement[Any]) -> str | None:
     table = getattr(side, "table", None)
     if not isinstance(table, Table) or table.name not in BY_RUN:
         return None
-    return table.name if side.key == citus.BY.get(table.name, "run") else None
+    return table.name if side.key == citus.DISTRIBUTION_COLUMNS.get(table.name, "run") else None
 
 
 def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store) -> None:
@@ -143,7 +143,10 @@ def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store)
     assert len(seen) > 5
     assert len(prepared) > 2
     assert [] == [str(each) for each in (*seen, *prepared) if not is_of_one_run(each)]
-    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {*citus.REFERENCE, *citus.APART}
+    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {
+        *citus.REFERENCE_TABLES,
+        *citus.LOCAL_TABLES,
+    }
 
 
 def test_compaction_is_of_one_run(store: Store) -> None:
@@ -152,7 +155,7 @@ def test_compaction_is_of_one_run(store: Store) -> None:
     fed.end()
     with statements(store) as seen:
         compact(store, fed.run, fed.stream, "me")
-    assert {"chunks", "columns", "keeping", "segments"} <= {name for each in seen for name in tables_of(each)}
+    assert {"chunks", "columns", "compaction_leases", "segments"} <= {name for each in seen for name in tables_of(each)}
     assert [] == [str(each) for each in seen if not is_of_one_run(each)]
 
 

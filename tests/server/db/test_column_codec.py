@@ -10,15 +10,15 @@ from ammeter.wire import columns as block
 from ammeter.wire.columns import Floats
 from ammeter.wire.frames import ABSENT_BITS
 from ammeter_server.db import column_codec
-from ammeter_server.db.column_codec import BUCKET, TOGETHER, ColumnHeader, pack_whole, unpack_whole
+from ammeter_server.db.column_codec import BUCKET_VALUES, COLUMNS_PER_PART, ColumnHeader, pack_integers, unpack_integers
 
 
 def stored(values: Floats) -> dict[int, tuple[ColumnHeader, bytes]]:
     """Place -> what is told of the column, and its values, after a way through bytes."""
     found = {}
     for part, (head, data) in column_codec.pack(values):
-        for which, told in column_codec.read_head(head, range(TOGETHER)).items():
-            found[part * TOGETHER + which] = told, told.few or data[told.data]
+        for which, told in column_codec.read_head(head, range(COLUMNS_PER_PART)).items():
+            found[part * COLUMNS_PER_PART + which] = told, told.few or data[told.data]
     return found
 
 
@@ -41,7 +41,7 @@ def test_every_bit_comes_back(bits: np.ndarray) -> None:
     assert bits.tobytes() == unpacked(bits.view(np.float32)).tobytes()
 
 
-@pytest.mark.parametrize("rows", [1, BUCKET, BUCKET + 1, 4096, 30_000])
+@pytest.mark.parametrize("rows", [1, BUCKET_VALUES, BUCKET_VALUES + 1, 4096, 30_000])
 def test_noise_constants_and_holes_come_back_at_every_length(rows: int) -> None:
     chance = np.random.default_rng(rows)
     values = chance.standard_normal((4, rows)).astype(np.float32)
@@ -52,10 +52,10 @@ def test_noise_constants_and_holes_come_back_at_every_length(rows: int) -> None:
 
 
 def test_a_column_that_was_never_measured_takes_no_room() -> None:
-    values = np.full((3 * TOGETHER, 100), block.ABSENT, np.float32)
-    values[TOGETHER + 3, 50] = 1.0
+    values = np.full((3 * COLUMNS_PER_PART, 100), block.ABSENT, np.float32)
+    values[COLUMNS_PER_PART + 3, 50] = 1.0
     assert [1] == [part for part, _ in column_codec.pack(values)]
-    assert [TOGETHER + 3] == list(stored(values))
+    assert [COLUMNS_PER_PART + 3] == list(stored(values))
 
 
 def test_the_head_tells_how_many_the_extremes_and_what_is_no_number() -> None:
@@ -68,23 +68,23 @@ def test_the_head_tells_how_many_the_extremes_and_what_is_no_number() -> None:
 
 def test_few_values_lie_in_the_head_and_many_have_a_coarse_level() -> None:
     values = np.random.default_rng(0).standard_normal((2, 4096)).astype(np.float32)
-    values[1, BUCKET:] = block.ABSENT
+    values[1, BUCKET_VALUES:] = block.ABSENT
     (many, _), (few, _) = stored(values).values()
-    assert (4096 // BUCKET, b"") == (len(column_codec.coarse(many.coarse)), many.few)
-    assert (b"", BUCKET) == (few.coarse, few.measured)
+    assert (4096 // BUCKET_VALUES, b"") == (len(column_codec.coarse(many.coarse)), many.few)
+    assert (b"", BUCKET_VALUES) == (few.coarse, few.measured)
     assert few.few
 
 
 @settings(max_examples=60, deadline=None)
-@given(hnp.arrays(np.uint32, st.integers(BUCKET + 1, 4 * BUCKET), elements=PATTERNS))
+@given(hnp.arrays(np.uint32, st.integers(BUCKET_VALUES + 1, 4 * BUCKET_VALUES), elements=PATTERNS))
 def test_the_coarse_level_has_the_extremes_and_the_first_and_last_of_what_is_no_number(bits: np.ndarray) -> None:
     values = bits.view(np.float32)
     places = np.flatnonzero(block.measured(values))
     values = values[places]
     buckets, found, numbers = column_codec.candidates(column_codec.summarize(values, places))
     assert set(found.tolist()) <= set(places.tolist())
-    for bucket, begin in enumerate(range(0, len(values), BUCKET)):
-        part, at = values[begin : begin + BUCKET], places[begin : begin + BUCKET]
+    for bucket, begin in enumerate(range(0, len(values), BUCKET_VALUES)):
+        part, at = values[begin : begin + BUCKET_VALUES], places[begin : begin + BUCKET_VALUES]
         mine = buckets == bucket
         finite, odd = part[np.isfinite(part)], at[~np.isfinite(part)]
         if len(finite):
@@ -99,12 +99,12 @@ def test_the_coarse_level_has_the_extremes_and_the_first_and_last_of_what_is_no_
 @settings(max_examples=150, deadline=None)
 @given(hnp.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 2**63 - 1)))
 def test_steps_and_times_come_back_whole_and_in_part(numbers: np.ndarray) -> None:
-    packed = pack_whole(np.sort(numbers))
-    every = unpack_whole(packed, len(numbers))
+    packed = pack_integers(np.sort(numbers))
+    every = unpack_integers(packed, len(numbers))
     assert np.sort(numbers).tolist() == every.tolist()
     some = np.arange(len(numbers) - 1, -1, -2)
-    assert every[some].tolist() == unpack_whole(packed, len(numbers), some).tolist()
+    assert every[some].tolist() == unpack_integers(packed, len(numbers), some).tolist()
 
 
 def test_steps_without_a_gap_take_18_bytes() -> None:
-    assert 18 == len(pack_whole(np.arange(10**6, 10**6 + 4096)))
+    assert 18 == len(pack_integers(np.arange(10**6, 10**6 + 4096)))

@@ -48,7 +48,7 @@ def newer(file: Path) -> None:
     connection.close()
 
 
-def of_two_shapes(file: Path) -> None:
+def of_two_schemas(file: Path) -> None:
     with sqlite3.connect(made(file)) as connection:
         connection.execute("INSERT INTO alembic_version VALUES ('f00d')")
     connection.close()
@@ -94,12 +94,12 @@ def without_its_tables(file: Path) -> None:
 
 BAD: dict[Callable[[Path], None], str] = {
     newer: "which this version does not know",
-    of_two_shapes: "which this version does not know",
+    of_two_schemas: "which this version does not know",
     truncated: "restore a backup",
     overwritten: "restore a backup",
     random_bytes: "name the collector's own file, or restore a backup",
     a_few_words: "name the collector's own file, or restore a backup",
-    a_folder: "name a file, in a folder, that this user may read and write",
+    a_folder: "name a file that this user may read and write, in such a folder",
     below_a_file: "name a file in a folder that this user may write",
     of_another_program: "is it one of the collector's own?",
 }
@@ -117,7 +117,7 @@ def overwrite(file: Path, begin: int) -> None:
 CASES = [
     (words, make) for words in COMMANDS for make in BAD if "--back-to" not in words or make is not of_another_program
 ]
-"""A database without a shape has no way back, which is said instead."""
+"""A database without a schema version has no way back; the message says so."""
 
 
 @pytest.mark.parametrize(("words", "make"), CASES, ids=lambda each: getattr(each, "__name__", None) or " ".join(each))
@@ -203,7 +203,7 @@ def server() -> Iterator[str]:
     [
         ("reader", "GRANT SELECT, INSERT, UPDATE, DELETE ON "),
         ("writer", "OWNER TO writer"),
-        ("standing", "it is set read-only: let it write again"),
+        ("standing", "allow writes in its configuration"),
         ("nobody", 'role "nobody" does not exist'),
     ],
 )
@@ -230,7 +230,7 @@ def test_every_command_goes_or_says_why_not_where_postgresql_takes_no_writes(
         assert 2 == code
         assert 1 == len(said.splitlines()), said
     if "revoke" not in words and not reads:
-        assert any(word in said for word in ("takes no writes", "does not let this user", "no right to", "GRANT"))
+        assert any(word in said for word in ("is read-only", "denies access", "lacks the privilege", "GRANT"))
 
 
 def test_a_newer_postgresql_is_said_by_every_command_and_by_readyz(
@@ -350,20 +350,20 @@ def test_postgresql_that_stops_taking_writes_makes_it_unready_until_it_takes_the
                     stream.send()
                 except AssertionError as error:
                     stream.items.clear()
-                    return "takes no writes" in str(error)
+                    return "is read-only" in str(error)
                 return False
 
             wait_until(refused, 20)
             answer = client.get("/readyz")
             assert 503 == answer.status_code
-            assert "let it write again" in answer.json()["detail"]
+            assert "allow writes" in answer.json()["detail"]
             connection.execute("SET default_transaction_read_only = off")
             connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
             connection.execute("SELECT pg_reload_conf()")
             wait_until(lambda: client.get("/readyz").status_code == 200, 20)
         train(stream, 6, 9)
         assert 200 == stream.send().status_code
-    assert 1 == sum("takes no writes" in line for line in log.lines), log.lines
+    assert 1 == sum("is read-only" in line for line in log.lines), log.lines
 
 
 def test_damage_is_logged_again_a_minute_later(log: Log) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import text, update
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
 from ammeter_server.db import Store, StoreFullError, connect, migrations, partitions
-from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES
+from ammeter_server.db.step_tables import DAY_NS, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs
 from ammeter_server.maintenance import compaction
 from ammeter_server.maintenance.compaction import compact
@@ -100,7 +100,7 @@ def test_retention_on_a_full_disk_takes_nothing_apart_and_is_done_once_there_is_
         for table in PARTITIONED_TABLES:
             connection.execute(update(table).where(table.c.run == old.run).values(day=TODAY - 9))
             connection.execute(update(table).where(table.c.run == new.run).values(day=TODAY))
-        connection.exec_driver_sql("UPDATE streams SET heard = ? WHERE run = ?", ((TODAY - 9) * DAY, old.run))
+        connection.exec_driver_sql("UPDATE streams SET last_seen = ? WHERE run = ?", ((TODAY - 9) * DAY_NS, old.run))
     filled_by(new, disk)
     before = told(new.views())
     settings = Settings(keep_days=3)
@@ -122,7 +122,7 @@ def test_the_keeper_says_in_one_line_that_the_disk_is_full(
     fed.feed(numbers(SCHEMA, 6000), 100)
     filled_by(fed, disk)
     with caplog.at_level(logging.WARNING):
-        MaintenanceWorker(AppContext(Settings(), store)).look(TODAY * DAY)
+        MaintenanceWorker(AppContext(Settings(), store)).look(TODAY * DAY_NS)
     said = [each for each in caplog.records if "compaction" in each.getMessage()]
     assert [None] == [each.exc_info for each in said]
     assert "free space" in said[0].getMessage()

@@ -1,4 +1,4 @@
-"""Every shape is reached from every other, on both databases, and what is in it comes along."""
+"""Every schema is reached from every other, on both databases, and what is in it comes along."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def store(place: str, tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def test_shapes_are_reached_down_and_up_again_with_what_is_in_them(store: Store) -> None:
+def test_schemas_are_reached_down_and_up_again_with_what_is_in_them(store: Store) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 5000), 500)
     compact(store, fed.run, fed.stream, "me")
     fed.send(Event("scale.changed", 5, 7, {"a": 1}))
     before = told(fed.views())
-    migrations.go_back(store, "0003")
+    migrations.downgrade(store, "0003")
     assert "0003" == migrations.current(store)
     with store.reading() as connection:
         rows = connection.execute(text("SELECT sum(rows), max(last_step) FROM chunks")).one()
@@ -49,7 +49,7 @@ def test_shapes_are_reached_down_and_up_again_with_what_is_in_them(store: Store)
     assert before == told(fed.views())
     with store.reading() as connection:
         (event,) = connection.execute(select(events)).all()
-        heard = connection.execute(text("SELECT heard FROM streams")).scalar_one()
+        heard = connection.execute(text("SELECT last_seen FROM streams")).scalar_one()
     assert ("scale.changed", {"a": 1}, day_of(heard)) == (event.name, event.data, event.day)
     compact(store, fed.run, fed.stream, "me")
     assert before == told(fed.views())
@@ -58,10 +58,10 @@ def test_shapes_are_reached_down_and_up_again_with_what_is_in_them(store: Store)
 def test_a_database_of_today_gets_external_ids_and_its_streams_go_on(store: Store) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 50), 10)
-    migrations.go_back(store, "0007")
+    migrations.downgrade(store, "0007")
     with store.writing() as connection:
-        assert "external_id" not in {each["name"] for each in inspect(connection).get_columns("runs")}
-        columns = [each["name"] for each in inspect(connection).get_columns("runs") if each["name"] != "id"]
+        assert "external_id" not in {column["name"] for column in inspect(connection).get_columns("runs")}
+        columns = [column["name"] for column in inspect(connection).get_columns("runs") if column["name"] != "id"]
         names = ", ".join(f'"{name}"' for name in columns)
         connection.execute(text(f"INSERT INTO runs (id, {names}) SELECT 'another', {names} FROM runs"))
     migrations.migrate(store)
@@ -79,7 +79,7 @@ def test_one_project_has_one_run_of_an_id_and_going_back_keeps_all_runs(store: S
             connection.execute(runs.insert().values(id=run, external_id="a", project=project))
     with pytest.raises(IntegrityError), store.writing() as connection:
         connection.execute(runs.insert().values(id="c", external_id="a", project="ours"))
-    migrations.go_back(store, "0007")
+    migrations.downgrade(store, "0007")
     with store.reading() as connection:
         assert ["a", "b"] == connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars().all()
     migrations.migrate(store)
@@ -88,7 +88,7 @@ def test_one_project_has_one_run_of_an_id_and_going_back_keeps_all_runs(store: S
 
 
 def test_all_the_way_down_nothing_is_left_and_up_again_it_is_as_the_tables_say(store: Store) -> None:
-    migrations.go_back(store, "base")
+    migrations.downgrade(store, "base")
     with store.reading() as connection:
         assert {"alembic_version"} == set(inspect(connection).get_table_names())
     migrations.migrate(store)
@@ -103,7 +103,7 @@ def test_going_back_by_command_says_what_is_lost_and_does_it_for_who_is_sure(
     words = ["migrate", "--database-url", store.engine.url.render_as_string(hide_password=False), "--back-to", "0002"]
     assert 2 == main(words)
     said = capsys.readouterr()
-    assert "the record of what people did" in said.out
+    assert "all audit records" in said.out
     assert "--yes" in said.err
     assert migrations.newest() == migrations.current(store)
     assert 0 == main([*words, "--yes"])
@@ -112,25 +112,25 @@ def test_going_back_by_command_says_what_is_lost_and_does_it_for_who_is_sure(
     assert migrations.newest() == migrations.current(store)
 
 
-@pytest.mark.parametrize("shape", ["base", "9999", "head", "-1", "'; drop table runs; --"])
-def test_there_is_no_way_back_to_a_shape_that_is_no_earlier_one(
-    store: Store, shape: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("schema", ["base", "9999", "head", "-1", "'; drop table runs; --"])
+def test_there_is_no_way_back_to_a_schema_that_is_no_earlier_one(
+    store: Store, schema: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = store.engine.url.render_as_string(hide_password=False)
-    assert 2 == main(["migrate", "--database-url", url, f"--back-to={shape}", "--yes"])
-    assert "the earlier ones are 000" in capsys.readouterr().err
+    assert 2 == main(["migrate", "--database-url", url, f"--back-to={schema}", "--yes"])
+    assert "earlier schemas are 000" in capsys.readouterr().err
     assert migrations.newest() == migrations.current(store)
 
 
-def test_every_shape_says_what_going_back_loses() -> None:
+def test_every_schema_says_what_going_back_loses() -> None:
     newest = migrations.newest()
     assert newest is not None
-    assert int(newest) - 1 == len(migrations.lost(newest, "0001"))
+    assert int(newest) - 1 == len(migrations.downgrade_losses(newest, "0001"))
 
 
 def test_collectors_that_bring_up_one_database_at_once_wait_for_each_other(place: str, tmp_path: Path) -> None:
     with database(place, tmp_path) as store:
-        migrations.go_back(store, "base")
+        migrations.downgrade(store, "base")
         with ThreadPoolExecutor(4) as collectors:
             list(collectors.map(lambda _: migrations.migrate(store), range(4)))
         assert migrations.newest() == migrations.current(store)

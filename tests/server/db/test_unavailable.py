@@ -121,7 +121,7 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
             for thread in sending:
                 thread.join()
         assert [(503, "2")] * 6 == [(each.status_code, each.headers["retry-after"]) for each in refused]
-        assert "senders try again" in refused[0].json()["detail"]
+        assert "Senders retry" in refused[0].json()["detail"]
         stream.send()
         with place.store.reading() as connection:
             (row,) = connection.execute(streams.select().where(streams.c.id == stream.stream)).all()
@@ -156,7 +156,7 @@ def add_run(store: Store) -> str:
     run = str(uuid.uuid4())
     with store.writing() as connection:
         connection.execute(runs.insert().values(id=run, name="night", started=1))
-        connection.execute(streams.insert().values(run=run, id=uuid.uuid4().hex, heard=NOW, version=1))
+        connection.execute(streams.insert().values(run=run, id=uuid.uuid4().hex, last_seen=NOW, version=1))
     return run
 
 

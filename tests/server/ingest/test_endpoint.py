@@ -21,7 +21,7 @@ from ammeter.wire import codec, columns, frames
 from ammeter.wire.frames import Batch, Block, Bye, Event, Hello, Lost, Schema, Steps, Tensor
 from ammeter_server.auth import tokens
 from ammeter_server.db import Store, connect
-from ammeter_server.db.queries import series
+from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.db.tables import metadata
 from tests.server.disks import small_disk
 from tests.server.feeding import Stream, break_down, serving, train
@@ -100,7 +100,7 @@ def stored(sender: Sender, *names: str) -> dict[str, list[Any]]:
 
 def of_run(sender: Sender, name: str) -> Select[Any]:
     table = metadata.tables[name]
-    by_judge = {"judged_version", "judged_at", "claimed_by", "claimed_until", "folded", "state", "ended"}
+    by_judge = {"judged_version", "judged_at", "claimed_by", "claimed_until", "fleet_progress", "state", "ended"}
     shown = [column for column in table.c if name != "runs" or column.name not in by_judge]
     return select(*shown).where(table.c["id" if name == "runs" else "run"] == sender.run)
 
@@ -166,10 +166,10 @@ def test_a_restored_older_database_is_caught_up_with(tmp_path: Path) -> None:
 
 def test_a_heartbeat_says_only_that_somebody_is_there(sender: Sender) -> None:
     sender.post([sender.hello(), rows(0, 3)], 0, 100)
-    before, heard = stored(sender, "chunks", "events", "findings"), of_stream(sender, "heard")
+    before, heard = stored(sender, "chunks", "events", "findings"), of_stream(sender, "last_seen")
     assert 100 == sender.post([], 100, 100, alive=False, backlog=77).json()["offset"]
     assert before == stored(sender, "chunks", "events", "findings")
-    assert heard < of_stream(sender, "heard")
+    assert heard < of_stream(sender, "last_seen")
     assert (False, 77, 100) == tuple(of_stream(sender, name) for name in ("alive", "backlog", "acknowledged"))
 
 
@@ -387,8 +387,8 @@ def test_of_two_senders_of_one_stream_each_frame_is_taken_once(sender: Sender) -
         thread.join()
     send()
     assert 210 == of_stream(sender, "acknowledged")
-    views = series.views(sender.store, sender.run, sender.stream, None, None)  # a keeper may have joined the blocks
-    assert list(range(20)) == [step for view in views for step in view.steps.tolist()]
+    stored = views(sender.store, sender.run, sender.stream, None, None)  # a keeper may have joined the blocks
+    assert list(range(20)) == [step for view in stored for step in view.steps.tolist()]
     assert 20 == of_stream(sender, "events") == of_stream(sender, "rows")
 
 

@@ -242,8 +242,8 @@ def test_a_baseline_is_the_projects_own_run_of_that_id(place: Place) -> None:
 
     def compared() -> Any:
         with place.store.reading() as connection:
-            (whole,) = connection.execute(select(runs.c.whole).where(runs.c.id == later.run)).scalars()
-        return whole.get("baseline", {}).get("id")
+            (evaluation,) = connection.execute(select(runs.c.evaluation).where(runs.c.id == later.run)).scalars()
+        return evaluation.get("baseline", {}).get("id")
 
     assert id_of("theirs", ours.run) == wait_until(compared)
 

@@ -66,7 +66,7 @@ def test_the_row_of_a_stream_is_known_by_the_names_of_its_columns_and_with_their
         streams.add(connection, run, stream, 7)
         raw = streams.select_for_update(connection, run, stream)
         assert raw is not None
-        assert StreamState(run, stream, heard=7, opened=7) == streams.parse_row(connection, raw)
+        assert StreamState(run, stream, last_seen=7, opened=7) == streams.parse_row(connection, raw)
 
 
 def test_batches_that_come_together_stand_and_fall_by_themselves(here: AppContext) -> None:
@@ -154,7 +154,7 @@ def test_states_that_are_remembered_are_those_that_were_stored(tmp_path: Path) -
         break_down(stream, 126, 140)
         stream.send()
         with store.reading() as connection:
-            shown = [column for column in table.c if column.name not in ("heard", "opened")]
+            shown = [column for column in table.c if column.name not in ("last_seen", "opened")]
             found.append(connection.execute(select(*shown)).all())
         store.close()
     assert found[0] == found[1]

@@ -56,7 +56,7 @@ def add_run(store: Store, **said: Any) -> str:
 
 def add_stream(store: Store, run: str, **said: Any) -> str:
     stream = uuid.uuid4().hex
-    given = {"run": run, "id": stream, "schema": "0", "heard": NOW, "version": 1, "started": 1}
+    given = {"run": run, "id": stream, "schema": "0", "last_seen": NOW, "version": 1, "started": 1}
     with store.writing() as connection:
         connection.execute(streams.insert().values(given | said))
     return stream
@@ -227,7 +227,7 @@ def test_nobody_is_woken_for_a_process_that_its_launcher_starts_again(store: Sto
     lose(store, run)
     judge.judge(run, NOW + SECOND)
     assert ("running", []) == (rows(store, runs)[0].state, rows(store, incidents))
-    add_stream(store, run, started=2, heard=NOW + 60 * SECOND)
+    add_stream(store, run, started=2, last_seen=NOW + 60 * SECOND)
     judge.judge(run, NOW + 60 * SECOND)
     assert ("running", []) == (rows(store, runs)[0].state, rows(store, incidents))
 
@@ -276,7 +276,7 @@ class Life(msgspec.Struct):
     role: str = "rank"
     schema: str = "0"
     started: int = 1
-    heard: int = NOW
+    last_seen: int = NOW
     last_step_time: int | None = None
     bye_reason: str | None = None
     bye: dict[str, int] = {}
@@ -293,7 +293,7 @@ def over(name: str, rank: int, reason: str = "closed", **said: Any) -> Life:
         ("running", [Life("a")], (), 1),
         ("running", [over("a", 0), Life("b", 1)], (), 2),
         ("running", [over("a", 0)], (), 2),
-        ("ended", [over("a", 0, heard=NOW - LATE_RANKS_NS - 1)], (), 2),
+        ("ended", [over("a", 0, last_seen=NOW - LATE_RANKS_NS - 1)], (), 2),
         ("ended", [over("a", 0), over("b", 1)], (), 2),
         ("lost", [over("a", 0), over("b", 1, "lost")], (), 2),
         ("lost", [over("a", 0), Life("b", 1)], ("b",), 2),
@@ -317,7 +317,7 @@ def test_a_run_is_over_when_the_last_life_of_each_rank_is(
         ({"c"}, [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "2"),
         (set(), [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "1"),
         (set(), [over("a", 0, "lost"), Life("c", 0, started=2)], "2"),
-        (set(), [over("a", 0, "lost", heard=NOW - RESTART_NS)], "1"),
+        (set(), [over("a", 0, "lost", last_seen=NOW - RESTART_NS)], "1"),
         (set(), [over("a", 0, "exception")], "1"),
         (set(), [Life("a")], "1"),
         (set(), [], "1"),

@@ -37,11 +37,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def add_stream(store: Store, heard: int, **said: Any) -> str:
+def add_stream(store: Store, last_seen: int, **said: Any) -> str:
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
     with store.writing() as connection:
         connection.execute(runs.insert().values(id=run, name="night", started=1))
-        given = {"run": run, "id": stream, "schema": SCHEMA.id, "heard": heard, "host": "node-7", "started": 1}
+        given = {"run": run, "id": stream, "schema": SCHEMA.id, "last_seen": last_seen, "host": "node-7", "started": 1}
         connection.execute(table.insert().values(given | said))
         body = msgspec.msgpack.encode(SCHEMA)
         connection.execute(schemas.insert().values(run=run, stream=stream, id=SCHEMA.id, body=body))
@@ -65,7 +65,7 @@ def test_a_stream_that_is_heard_again_is_not_lost(store: Store) -> None:
     stream = add_stream(store, NOW)
     tick(store, NOW + 2 * SILENCE_NS, 0)
     with store.writing() as connection:
-        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + 3 * SILENCE_NS))
+        connection.execute(update(table).where(table.c.id == stream).values(last_seen=NOW + 3 * SILENCE_NS))
     assert tick(store, NOW + 3 * SILENCE_NS + SECOND, 0)
     assert [("run-lost", False)] == found(store)
 
@@ -94,7 +94,7 @@ def ticked(store: Store, stream: str, seconds: range) -> bool:
     for second in seconds:
         now = NOW + second * SECOND
         with store.writing() as connection:
-            connection.execute(update(table).where(table.c.id == stream).values(heard=now))
+            connection.execute(update(table).where(table.c.id == stream).values(last_seen=now))
         told = tick(store, now, 0) or told
     return told
 
@@ -156,7 +156,7 @@ def test_what_comes_while_a_tick_is_judged_counts(store: Store, monkeypatch: pyt
     look = streams.select_for_update
 
     def look_at_what_has_come(connection: Connection, run: str, name: str) -> Any:
-        connection.execute(update(table).where(table.c.id == stream).values(heard=NOW + SILENCE_NS))
+        connection.execute(update(table).where(table.c.id == stream).values(last_seen=NOW + SILENCE_NS))
         return look(connection, run, name)
 
     monkeypatch.setattr(streams, "select_for_update", look_at_what_has_come)

@@ -14,7 +14,9 @@ from ammeter.wire import frames
 from ammeter.wire.columns import ABSENT, View
 from ammeter_server.db import Store, run_deletion
 from ammeter_server.db import column_codec as packing
-from ammeter_server.db.queries import compaction, series
+from ammeter_server.db.queries import compaction
+from ammeter_server.db.queries.steps.rows import latest_views, views
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.db.step_tables import chunks, columns, segments
 from ammeter_server.db.tables import compaction_leases
 from ammeter_server.maintenance.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
@@ -103,12 +105,12 @@ def test_parts_of_it_are_read_from_any_step_on_and_of_some_columns(store: Store)
     compact(store, fed.run, fed.stream, "me")
     whole = fed.fed[0]
     for first in (0, 1, 4099, 4100, 4101, 4499):
-        found = list(series.views(store, fed.run, fed.stream, first, None, series.Wanted(("scale",), ("grad.absmax",))))
+        found = list(views(store, fed.run, fed.stream, first, None, ColumnSelection(("scale",), ("grad.absmax",))))
         assert whole.steps[first:].tolist() == [step for view in found for step in view.steps.tolist()]
         values = np.concatenate([view.stat("grad.absmax") for view in found], axis=1)
         assert whole.stat("grad.absmax")[:, first:].tobytes() == values.tobytes()
         assert {65536.0} == set(np.concatenate([view.scalar("scale") for view in found]).tolist())
-    newest = list(series.latest_views(store, fed.run, fed.stream, 2))
+    newest = list(latest_views(store, fed.run, fed.stream, 2))
     assert [4400, 4300, 0] == [int(view.steps[0]) for view in newest]
 
 

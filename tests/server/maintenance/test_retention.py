@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select, text, update
 
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, partitions
-from ammeter_server.db.step_tables import DAY, PARTITIONED_TABLES, chunks, columns, events, segments
+from ammeter_server.db.step_tables import DAY_NS, PARTITIONED_TABLES, chunks, columns, events, segments
 from ammeter_server.db.tables import findings, runs, streams, totals
 from ammeter_server.maintenance.retention import retain
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server
@@ -38,13 +38,13 @@ def add_run(store: Store, *of_days: int, state: str = "ended", count: int = 1) -
     run, stream = str(uuid.uuid4()), uuid.uuid4().hex
     key = {"run": run, "stream": stream}
     with store.writing() as connection:
-        connection.execute(runs.insert().values(id=run, state=state, started=min(of_days) * DAY))
-        connection.execute(streams.insert().values(run=run, id=stream, heard=max(of_days) * DAY + 5))
-        connection.execute(findings.insert().values(**key, verdict="v", body={}, found=1))
+        connection.execute(runs.insert().values(id=run, state=state, started=min(of_days) * DAY_NS))
+        connection.execute(streams.insert().values(run=run, id=stream, last_seen=max(of_days) * DAY_NS + 5))
+        connection.execute(findings.insert().values(**key, verdict="v", body={}, updated=1))
         for day in of_days:
             for number in range(count):
                 step = {"first_step": day * 1000 + number, "last_step": day * 1000 + number, "day": day, "rows": 1}
-                connection.execute(chunks.insert().values(**key, **step, columns=1, received=day * DAY, data=BLOB))
+                connection.execute(chunks.insert().values(**key, **step, columns=1, received=day * DAY_NS, data=BLOB))
                 connection.execute(segments.insert().values(**key, **step, parts=1, steps=b"", times=b""))
                 here = {"part": 0, "first_step": step["first_step"], "day": day}
                 connection.execute(columns.insert().values(**key, **here, head=b"", data=BLOB))
@@ -153,6 +153,6 @@ def test_a_row_of_a_day_without_a_partition_is_kept_and_goes_like_any_other(stor
 def test_a_run_that_was_delivered_late_is_kept_from_when_it_came(store: Store) -> None:
     run = add_run(store, TODAY - 9)
     with store.writing() as connection:
-        connection.execute(update(streams).where(streams.c.run == run).values(heard=TODAY * DAY))
+        connection.execute(update(streams).where(streams.c.run == run).values(last_seen=TODAY * DAY_NS))
     assert 0 == partitions.forget_runs(store, TODAY - 2)
     assert 1 == partitions.forget_runs(store, TODAY + 1)

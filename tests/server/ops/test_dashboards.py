@@ -133,7 +133,7 @@ def test_whether_the_collector_answers_and_since_when_stand_first(name: str) -> 
     assert [(0, 0), (0, 8)] == [(each["gridPos"]["y"], each["gridPos"]["x"]) for each in (first, second)]
     assert ['max(up{job="ammeter"})'] == queries(first)
     (words,) = first["fieldConfig"]["defaults"]["mappings"]
-    assert {"0": "DOWN", "1": "answers"} == {value: each["text"] for value, each in words["options"].items()}
+    assert {"0": "DOWN", "1": "UP"} == {value: each["text"] for value, each in words["options"].items()}
     assert "Since the last scrape" == second["title"]
     assert all("ammeter_" not in query for query in queries(second))
 

@@ -41,7 +41,7 @@ def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
 def test_an_empty_list_says_what_to_do_next(browser: webdriver.Chrome, tmp_path: Path) -> None:
     with serving(tmp_path) as client:
         show(browser, client, "/")
-        said = appears(browser, "#runs", "No run has reported yet")
+        said = appears(browser, "#runs", "No runs yet")
         assert f"export AMMETER_URL={str(client.base_url).rstrip('/')}" in said
         assert "ammeter.watch(model, optimizer, scaler)" in said
         browser.get("about:blank")
@@ -86,7 +86,7 @@ def test_a_run_that_is_over_still_shows_what_was_found(browser: webdriver.Chrome
     stream.send()
     wait_until(lambda: client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"])
     show(browser, client, f"/runs/{stream.run}")
-    assert "Nothing" not in appears(browser, "#incidents", "The run is over. 1 incident was closed:")
+    assert "No incidents" not in appears(browser, "#incidents", "The run has ended. It has 1 closed incident:")
     assert "train.py:12" in appears(browser, "#incidents details.closed article", "before they are unscaled")
     events = appears(browser, ".events tbody", "val_loss 2.5")
     assert "samples 32" not in events
@@ -104,10 +104,10 @@ def test_a_run_that_came_back_leads_to_what_came_after_and_back(
     train(again, 0, 5)
     again.send()
     show(browser, client, f"/runs/{first.run}")
-    appears(browser, "#head", "It came back: the run after this one")
+    appears(browser, "#head", "Next run of this id")
     press(browser, "#head a")
     appears(browser, "h1", "nightly again")
-    appears(browser, "#head", "The run before this one")
+    appears(browser, "#head", "Previous run of this id")
 
 
 def test_a_skip_that_was_got_over_is_no_alarm(browser: webdriver.Chrome, client: httpx.Client) -> None:
@@ -117,7 +117,7 @@ def test_a_skip_that_was_got_over_is_no_alarm(browser: webdriver.Chrome, client:
     stream.tell(42, {"scale": 32768.0, "applied": 1.0, "skipped": 0.0, "loss": 1.4, "step_seconds": 0.1})
     stream.send()
     show(browser, client, f"/runs/{stream.run}")
-    assert "NaN" in appears(browser, ".figures", "read last at a skipped step")
+    assert "NaN" in appears(browser, ".figures", "last measured at a skipped step")
     assert [] == found(browser, ".figures .bad")
 
 
@@ -152,7 +152,7 @@ def test_a_live_run_grows_before_ones_eyes(browser: webdriver.Chrome, client: ht
     train(stream, 0, 10)
     stream.send()
     show(browser, client, f"/runs/{stream.run}")
-    appears(browser, "#incidents", "Nothing wrong has been found.")
+    appears(browser, "#incidents", "No incidents.")
     appears(browser, ".figures", "10")
     train(stream, 11, 17)
     stream.send()
@@ -184,7 +184,7 @@ def test_a_run_that_is_not_there_is_said_to_be_missing_until_it_comes(
 ) -> None:
     stream = Stream(client, name="late", begin=time.time_ns() - 20 * STEP)
     show(browser, client, f"/runs/{stream.run}")
-    appears(browser, "main", "There is no such run")
+    appears(browser, "main", "Run not found")
     train(stream, 0, 10)
     stream.send()
     appears(browser, "h1", "late")
@@ -240,7 +240,7 @@ def test_two_runs_stand_side_by_side(browser: webdriver.Chrome, client: httpx.Cl
     assert "Not measured in both runs" in text(browser, "figure .empty")
     assert not browser.execute_script("return window.broken")
     show(browser, client, f"/runs/{run.run}/compare/nobody")
-    appears(browser, "#compare", "There is no such run")
+    appears(browser, "#compare", "Run not found")
     assert base.run in client.get(f"/runs/{run.run}/compare/{base.run}").text
     console(browser)  # the 404 that was asked for
 
@@ -254,7 +254,7 @@ def test_without_a_session_the_page_asks_for_a_token_and_goes_on(browser: webdri
         appears(browser, "#sign-in", "Sign in")
         assert "secret run" not in browser.page_source
         sign_in(browser, "wrong-token-wrong-token")
-        appears(browser, "#sign-in-problem", "The collector does not know this token.")
+        appears(browser, "#sign-in-problem", "The token is unknown or has expired.")
         sign_in(browser, TOKEN)
         appears(browser, ".runs tbody", "secret run")
         assert "" == browser.execute_script("return document.cookie")

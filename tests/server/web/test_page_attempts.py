@@ -65,7 +65,7 @@ def resumed(client: httpx.Client) -> tuple[Stream, Stream]:
 def test_the_attempts_of_a_run_follow_each_other(browser: webdriver.Chrome, client: httpx.Client) -> None:
     first, _ = resumed(client)
     show(browser, client, f"/runs/{first.run}")
-    assert "attempt 2, its step 38" in appears(browser, ".figures", "98")
+    assert "attempt 2, step 38" in appears(browser, ".figures", "98")
     wait_until(lambda: [each for each in labels(browser) if "attempt 2 from step 60" in each])
     incident = appears(browser, "#incidents", "first step")
     assert "90" in incident
@@ -96,7 +96,7 @@ def test_a_new_attempt_takes_its_place_while_one_looks(browser: webdriver.Chrome
     second.say("checkpoint.restored", 0, path="ckpt.pt")
     train(second, 0, 4)
     second.send()
-    appears(browser, ".figures", "attempt 2, its step 4")
+    appears(browser, ".figures", "attempt 2, step 4")
     wait_until(lambda: [each for each in labels(browser) if "attempt 2 from step 30" in each])
     assert "34" in text(browser, ".figures dd")
 

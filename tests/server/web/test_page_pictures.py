@@ -177,7 +177,7 @@ def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chr
 
 def test_a_row_leads_to_its_curve_by_pointer_and_by_key(browser: webdriver.Chrome, client: httpx.Client) -> None:
     said = open_run(browser, client, healthy_run(client), HEAT)
-    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys go" in said
+    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys move" in said
     goes(browser, HEAT, Keys.PAGE_DOWN, "head.weight · step 49 · 0.929")
     goes(browser, HEAT, Keys.ARROW_LEFT, "head.weight · step 48 ·")
     goes(browser, HEAT, Keys.ARROW_UP + Keys.HOME, "blocks.1.mlp.fc.weight · step 0 ·")
@@ -206,7 +206,7 @@ def test_all_pictures_show_the_steps_that_were_chosen(browser: webdriver.Chrome,
     appears(browser, "figcaption", "Gradient norm of embed.weight")
     appears(browser, ".charts .filters", f"Steps {first} to {last}")
     come_to(browser, "#exponents")
-    appears(browser, "#exponents .empty", "No full statistics of these steps")
+    appears(browser, "#exponents .empty", "No full statistics in these steps")
     press(browser, "#all-steps")
     described(browser, HEAT, "over steps 0 to 99")
     come_to(browser, "#exponents")
@@ -315,13 +315,13 @@ def test_exponents_are_seen_against_what_float16_can_hold(browser: webdriver.Chr
     said = open_run(browser, client, stream, EXPONENTS)
     assert "At step 20: 40 % below 2⁻¹⁴, where float16 loses bits, 10 % below 2⁻²⁴, its smallest, 19 % zero, " in said
     assert "1.0 % NaN or Inf. NaN or Inf from step 20." in said
-    scaled = "Scaled gradients, as float16 has to hold them: times the loss scale, 2¹⁶ at the last reading."
+    scaled = "Scaled gradients, as stored in float16: multiplied by the loss scale, 2¹⁶ at the last reading."
     assert scaled in said
     assert scaled == text(browser, "#exponents .card > div > p.quiet")
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁵ to 2⁻¹⁴: 0 %")
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁶ to 2⁻¹⁵: 30 %")
     goes(browser, EXPONENTS, Keys.PAGE_UP * 7, "step 20 · loss scale 2¹⁶ · NaN or Inf: 1.0 %")
-    goes(browser, EXPONENTS, Keys.ARROW_LEFT, "to 19 · not read")
+    goes(browser, EXPONENTS, Keys.ARROW_LEFT, "to 19 · not measured")
     goes(browser, EXPONENTS, Keys.HOME, "step 0 · loss scale 2¹⁶ · NaN or Inf: 0 %")
 
 
@@ -356,7 +356,7 @@ def test_without_full_statistics_it_says_so(browser: webdriver.Chrome, client: h
     stream = healthy_run(client)
     show(browser, client, f"/runs/{stream.run}")
     come_to(browser, "#exponents")
-    appears(browser, "#exponents .empty", "No full statistics of this run yet: exponents are counted with every eighth")
+    appears(browser, "#exponents .empty", "No full statistics of this run yet: every eighth full reading counts")
 
 
 def test_hostile_names_of_tensors_are_text(browser: webdriver.Chrome, client: httpx.Client) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ammeter_server.cli.demo.processes import LOOK, CannotShowError, ask, free_port, started, tail, wait
+from ammeter_server.cli.demo.processes import POLL_SECONDS, CannotShowError, free_port, get_json, started, tail, wait
 from ammeter_server.cli.demo.progress import Show, open_show
 
 TRAINER = Path("trainer/broken.py")
@@ -43,15 +43,15 @@ def run(training: Sequence[str], once: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="ammeter-demo-") as folder, _ended_by_signal(), open_show() as show:
         place = Place(Path(folder))
         with _collector(place):
-            show.say(f"collector and page: {place.url}")
-            found, code = _watch(place, command, show)
+            show.print_line(f"collector and page: {place.url}")
+            verdicts_found, code = _watch(place, command, show)
             if training:
                 result = code
             else:
-                result = 0 if PLANTED in found else 1
-                show.say(_verdict(found))
+                result = 0 if PLANTED in verdicts_found else 1
+                show.print_line(_verdict(verdicts_found))
             if not once:
-                show.say(f"the page stays up at {place.page}; Ctrl-C ends it")
+                show.print_line(f"the page stays available at {place.page}; Ctrl-C ends the demo")
                 _until_interrupted()
     return result
 
@@ -89,8 +89,8 @@ class Place:
 def _planted() -> list[str]:
     if not TRAINER.is_file():
         raise CannotShowError(
-            f"there is no {TRAINER} in {Path.cwd()}; go to a checkout of Ammeter, or name a training command of your "
-            "own that calls ammeter.watch(): ammeter-server demo -- python train.py"
+            f"there is no {TRAINER} in {Path.cwd()}; change to a checkout of Ammeter, or name a training command that "
+            "calls ammeter.watch(): ammeter-server demo -- python train.py"
         )
     return [sys.executable, str(TRAINER), *TRAINING]
 
@@ -101,38 +101,41 @@ def _watch(place: Place, command: Sequence[str], show: Show) -> tuple[set[str], 
     Returns:
         The verdicts found, and the exit code of the command.
     """
-    show.say(f"training: {' '.join(command)}")
-    told: dict[str, str] = {}
+    show.print_line(f"training: {' '.join(command)}")
+    shown: dict[str, str] = {}
     with started(command, place.folder / "training.log", place.environment(), place.journals) as trainer:
         while trainer.poll() is None:
-            _tell(place, show, told)
-            time.sleep(LOOK)
-        wait(lambda: _tell(place, show, told), START_TIMEOUT_SECONDS if place.journals.is_dir() else 0.0)
+            _show_news(place, show, shown)
+            time.sleep(POLL_SECONDS)
+        wait(lambda: _show_news(place, show, shown), START_TIMEOUT_SECONDS if place.journals.is_dir() else 0.0)
     log = tail(place.folder / "training.log")
     if trainer.returncode:
-        show.say(f"the training command ended with exit code {trainer.returncode}:\n{log}")
-    elif ask(f"{place.url}/api/v1/runs/{place.run}") is None:
-        show.say(f"nothing was heard of the run: does it call ammeter.watch(model, optimizer, scaler)? It said:\n{log}")
-    return {incident.split(".")[-2] for incident in told}, trainer.returncode
+        show.print_line(f"the training command ended with exit code {trainer.returncode}:\n{log}")
+    elif get_json(f"{place.url}/api/v1/runs/{place.run}") is None:
+        show.print_line(
+            "the collector received nothing from the run; check that the command calls "
+            f"ammeter.watch(model, optimizer, scaler). Its output:\n{log}"
+        )
+    return {incident.split(".")[-2] for incident in shown}, trainer.returncode
 
 
-def _tell(place: Place, show: Show, told: dict[str, str]) -> bool:
+def _show_news(place: Place, show: Show, shown: dict[str, str]) -> bool:
     """Shows new progress and incidents. Returns whether the run has ended at the collector."""
-    known = ask(f"{place.url}/api/v1/runs/{place.run}")
-    if known is None:
+    description = get_json(f"{place.url}/api/v1/runs/{place.run}")
+    if description is None:
         return False
-    show.progress(known)
-    for incident in reversed((ask(f"{place.url}/api/v1/runs/{place.run}/incidents") or {"items": []})["items"]):
-        if told.get(incident["id"]) != incident["severity"]:
-            told[incident["id"]] = incident["severity"]
+    show.progress(description)
+    for incident in reversed((get_json(f"{place.url}/api/v1/runs/{place.run}/incidents") or {"items": []})["items"]):
+        if shown.get(incident["id"]) != incident["severity"]:
+            shown[incident["id"]] = incident["severity"]
             show.incident(incident, place.page)
-    return bool(known["state"] != "running")
+    return bool(description["state"] != "running")
 
 
-def _verdict(found: set[str]) -> str:
-    if PLANTED in found:
+def _verdict(verdicts_found: set[str]) -> str:
+    if PLANTED in verdicts_found:
         return f"the planted fault was found: {PLANTED}"
-    return f"the planted fault {PLANTED} was not found; found: {', '.join(sorted(found)) or 'nothing'}"
+    return f"the planted fault {PLANTED} was not found; found: {', '.join(sorted(verdicts_found)) or 'nothing'}"
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def _collector(place: Place) -> Iterator[None]:
     log = place.folder / "collector.log"
     with started(serve, log, environment) as collector:
         ready = wait(
-            lambda: collector.poll() is not None or ask(f"{place.url}/readyz") is not None, START_TIMEOUT_SECONDS
+            lambda: collector.poll() is not None or get_json(f"{place.url}/readyz") is not None, START_TIMEOUT_SECONDS
         )
         if not ready or collector.poll() is not None:
             raise CannotShowError(f"the collector did not start:\n{tail(log)}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-LOOK = 0.25
+POLL_SECONDS = 0.25
 """Seconds between polls."""
 
 
@@ -31,16 +31,16 @@ def started(
     command: Sequence[str], log: Path, environment: dict[str, str], journals: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a process that ends with the block, together with shippers of its journals."""
-    held = _Held()
+    deferred = _DeferredSignals()
     try:
-        with held, log.open("wb") as out:
+        with deferred, log.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
             )
     except OSError as error:
-        raise CannotShowError(f"{command[0]!r} cannot be run: {error}") from error
+        raise CannotShowError(f"{command[0]!r} cannot be started: {error}") from error
     try:
-        held.deliver()
+        deferred.deliver()
         yield process
     finally:
         _end(process)
@@ -48,30 +48,30 @@ def started(
             _end_shippers(journals)
 
 
-class _Held:
+class _DeferredSignals:
     """Defers signals in the block until deliver().
 
     A signal during the start of a process would leave the process behind.
     """
 
     def __init__(self) -> None:
-        self._came: list[int] = []
+        self._received: list[int] = []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hold) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._defer) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 
     def deliver(self) -> None:
-        for number in self._came:
+        for number in self._received:
             signal.raise_signal(number)
 
-    def _hold(self, number: int, _: FrameType | None) -> None:
-        self._came.append(number)
+    def _defer(self, number: int, _: FrameType | None) -> None:
+        self._received.append(number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -113,13 +113,13 @@ def _holder(path: Path) -> int:
     return 0 if kind == fcntl.F_UNLCK else int(process)
 
 
-def wait(over: Callable[[], bool], seconds: float) -> bool:
+def wait(condition: Callable[[], bool], seconds: float) -> bool:
     """Polls the condition; returns whether it became true in time."""
     deadline = time.monotonic() + seconds
-    while not over():
+    while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     return True
 
 
@@ -134,13 +134,13 @@ def free_port() -> int:
         return port
 
 
-def ask(url: str) -> Any:
+def get_json(url: str) -> Any:
     """The JSON response of the demo's collector; None on any error."""
     try:
-        with _straight.open(url, timeout=5) as answer:
+        with _without_proxy.open(url, timeout=5) as answer:
             return json.loads(answer.read())
     except (OSError, ValueError):
         return None
 
 
-_straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-EVERY = 20
+STEPS_PER_LINE = 20
 """Minimum steps between two plain lines."""
 
 
@@ -27,9 +27,9 @@ class Show:
     def __init__(self, console: Console, live: Live | None) -> None:
         self.console = console
         self.live = live
-        self._shown = -EVERY
+        self._shown = -STEPS_PER_LINE
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self.console.print(Text(line))
 
     def progress(self, run: dict[str, Any]) -> None:
@@ -40,15 +40,15 @@ class Show:
         line = progress_line(run)
         if self.live is not None:
             self.live.update(Text(line, style="bold"))
-        elif step - self._shown >= EVERY:
+        elif step - self._shown >= STEPS_PER_LINE:
             self._shown = step
-            self.say(line)
+            self.print_line(line)
 
     def incident(self, incident: dict[str, Any], page: str) -> None:
         """Shows an incident with its cause, its fix and a link."""
         lines = "\n".join(incident_lines(incident, page))
         if self.live is None:
-            self.say(lines)
+            self.print_line(lines)
             return
         style = "red" if incident["severity"] == "page" else "yellow"
         self.console.print(Panel(Text(lines), border_style=style, expand=False), soft_wrap=False)

@@ -1,4 +1,4 @@
-"""The versions of the database schema, called shapes, and the migrations between them.
+"""The versions of the database schema and the migrations between them.
 
 `ammeter-server migrate` brings any database to the newest version. SQLite databases migrate automatically.
 """
@@ -17,42 +17,44 @@ from ammeter_server.db import Connection, Store, citus, engine, partitions
 from ammeter_server.db.step_tables import day_of
 
 
-def migrate(store: Store, shape: str = "head") -> None:
+def migrate(store: Store, version: str = "head") -> None:
     """Upgrades the database to a schema version, by default the newest.
 
     Errors of the database pass unchanged.
     """
     with store.writing() as connection:
-        engine.alone(connection)
-        command.upgrade(_config(connection), shape)
+        engine.lock_schema(connection)
+        command.upgrade(_config(connection), version)
         citus.distribute(connection)
     partitions.prepare(store, day_of(time.time_ns()))
 
 
-def go_back(store: Store, shape: str) -> None:
+def downgrade(store: Store, version: str) -> None:
     """Downgrades the database to an earlier schema version; "base" is the empty schema.
 
     Data that the earlier version has no place for is lost.
     """
     with store.writing() as connection:
-        engine.alone(connection)
-        command.downgrade(_config(connection), shape)
+        engine.lock_schema(connection)
+        command.downgrade(_config(connection), version)
 
 
-def lost(before: str | None, shape: str) -> list[str]:
+def downgrade_losses(current_version: str | None, version: str) -> list[str]:
     """Lists the losses of a downgrade, those of the newest version first.
 
     Raises ValueError if there is no such earlier version.
     """
-    steps = list(ScriptDirectory.from_config(_config()).walk_revisions())
-    shapes = [step.revision for step in steps]
-    there = shapes.index(before) if before in shapes else len(shapes)
-    earlier = shapes[there + 1 :]
-    if shape not in earlier:
+    scripts = list(ScriptDirectory.from_config(_config()).walk_revisions())
+    versions = [script.revision for script in scripts]
+    position = versions.index(current_version) if current_version in versions else len(versions)
+    earlier = versions[position + 1 :]
+    if version not in earlier:
         raise ValueError(
-            f"the database has shape {before}; the earlier ones are {', '.join(earlier) or 'not known here'}"
+            f"the database has schema {current_version}; earlier schemas are {', '.join(earlier) or 'unknown'}"
         )
-    return [f"{step.revision}: {step.module.GOING_BACK_LOSES}" for step in steps[there : shapes.index(shape)]]
+    return [
+        f"{script.revision}: {script.module.DOWNGRADE_LOSES}" for script in scripts[position : versions.index(version)]
+    ]
 
 
 def current(store: Store) -> str | None:
@@ -64,19 +66,19 @@ def current(store: Store) -> str | None:
         return " and ".join(sorted(MigrationContext.configure(connection).get_current_heads())) or None
 
 
-def is_known(shape: str) -> bool:
+def is_known(version: str) -> bool:
     """Whether this version of the collector knows the schema version.
 
     Those of newer collectors are unknown.
     """
-    return shape in {revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return version in {revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
-def unknown(shape: str) -> str:
+def unknown_version_error(version: str) -> str:
     """Error message for a database whose schema version is unknown here."""
     return (
-        f"the database has shape {shape[:80]!r}, which this version does not know (its newest is {newest()}): a newer "
-        f"version has made it; use that one, or go back with it: `ammeter-server migrate --back-to {newest()}`"
+        f"the database has schema {version[:80]!r}, which this version does not know (its newest is {newest()}): "
+        f"a newer version created it; use that version, or run `ammeter-server migrate --back-to {newest()}` with it"
     )
 
 

@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Row, select, tuple_
 from ammeter_server.db.tables import audit
 
 
-def add(connection: Connection, now: int, who: str, action: str, subject: str, detail: str = "") -> None:
+def add(connection: Connection, now: int, actor: str, action: str, subject: str, detail: str = "") -> None:
     """Adds a record in the transaction of the action.
 
     Neither is committed without the other.
     """
-    row = {"at": now, "id": uuid.uuid4().hex, "who": who, "action": action, "subject": subject, "detail": detail}
+    row = {"at": now, "id": uuid.uuid4().hex, "actor": actor, "action": action, "subject": subject, "detail": detail}
     connection.execute(audit.insert().values(row))
 
 

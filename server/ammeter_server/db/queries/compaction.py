@@ -28,8 +28,8 @@ class Due(NamedTuple):
     ended: bool
 
 
-def due(connection: Connection, heard_since: int, now: int, rows: int) -> list[Due]:
-    """Returns unclaimed streams with contact since `heard_since` that may need compaction.
+def due(connection: Connection, seen_since: int, now: int, rows: int) -> list[Due]:
+    """Returns unclaimed streams with contact since `seen_since` that may need compaction.
 
     These are the streams with at least `rows` new rows since the last compaction, and those that have ended.
     """
@@ -41,7 +41,7 @@ def due(connection: Connection, heard_since: int, now: int, rows: int) -> list[D
     ended = streams.c.bye_reason.is_not(None)
     enough = or_(ended, streams.c.rows - func.coalesce(compaction_leases.c.rows, 0) >= rows)
     query = select(streams.c.run, streams.c.id, streams.c.rows, ended).outerjoin_from(streams, compaction_leases, same)
-    query = query.where(streams.c.heard >= heard_since, or_(compaction_leases.c.run.is_(None), free), enough)
+    query = query.where(streams.c.last_seen >= seen_since, or_(compaction_leases.c.run.is_(None), free), enough)
     return [Due(*row) for row in connection.execute(query)]
 
 
@@ -52,22 +52,22 @@ def claim(connection: Connection, run: str, stream: str, by: str, now: int, unti
         True if the stream was free, None if the expired claim of another worker was replaced, False if it is claimed.
     """
     connection.execute(insert_or_ignore(connection, compaction_leases).values(run=run, stream=stream))
-    mine = update(compaction_leases).where(compaction_leases.c.run == run, compaction_leases.c.stream == stream)
-    mine = mine.values(claimed_by=by, claimed_until=until)
-    if connection.execute(mine.where(compaction_leases.c.claimed_by.is_(None))).rowcount == 1:
+    own_lease = update(compaction_leases).where(compaction_leases.c.run == run, compaction_leases.c.stream == stream)
+    own_lease = own_lease.values(claimed_by=by, claimed_until=until)
+    if connection.execute(own_lease.where(compaction_leases.c.claimed_by.is_(None))).rowcount == 1:
         return True
-    return None if connection.execute(mine.where(compaction_leases.c.claimed_until < now)).rowcount == 1 else False
+    return None if connection.execute(own_lease.where(compaction_leases.c.claimed_until < now)).rowcount == 1 else False
 
 
-def hold(connection: Connection, run: str, stream: str, by: str, until: int) -> bool:
+def extend(connection: Connection, run: str, stream: str, by: str, until: int) -> bool:
     """Extends the compaction worker's lease. Returns whether it still had the stream.
 
     No other worker can claim the stream during this transaction.
     """
-    mine = and_(
+    own_lease = and_(
         compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
     )
-    return connection.execute(update(compaction_leases).where(mine).values(claimed_until=until)).rowcount == 1
+    return connection.execute(update(compaction_leases).where(own_lease).values(claimed_until=until)).rowcount == 1
 
 
 def release(connection: Connection, run: str, stream: str, by: str, rows: int, finished: bool) -> None:
@@ -81,11 +81,11 @@ def release(connection: Connection, run: str, stream: str, by: str, rows: int, f
         rows: Rows received when its work began.
         finished: Whether nothing is left to do, now and later.
     """
-    mine = and_(
+    own_lease = and_(
         compaction_leases.c.run == run, compaction_leases.c.stream == stream, compaction_leases.c.claimed_by == by
     )
     values = {"claimed_by": None, "claimed_until": 0, "rows": rows, "finished": finished}
-    connection.execute(update(compaction_leases).where(mine).values(**values))
+    connection.execute(update(compaction_leases).where(own_lease).values(**values))
 
 
 def finish(connection: Connection, run: str, stream: str, rows: int) -> bool:
@@ -113,8 +113,8 @@ def state(connection: Connection, run: str, stream: str) -> tuple[int, bool]:
 def covered(connection: Connection, run: str, stream: str) -> int:
     """Returns the last step in a segment; -1 before the first segment."""
     query = select(segments.c.last_step).where(segments.c.run == run, segments.c.stream == stream)
-    found = connection.execute(query.order_by(segments.c.first_step.desc()).limit(1)).scalar_one_or_none()
-    return -1 if found is None else found
+    last_step = connection.execute(query.order_by(segments.c.first_step.desc()).limit(1)).scalar_one_or_none()
+    return -1 if last_step is None else last_step
 
 
 def waiting(connection: Connection, run: str, stream: str, after: int) -> Rows:
@@ -150,14 +150,14 @@ def add_segment(connection: Connection, row: Mapping[str, Any]) -> None:
     connection.execute(segments.insert().values(row))
 
 
-def columns_behind(connection: Connection, run: str, stream: str, after: int) -> list[tuple[int, int]]:
+def orphaned_columns(connection: Connection, run: str, stream: str, after: int) -> list[tuple[int, int]]:
     """Returns (part, first_step) of columns whose segment was never added."""
     query = select(columns.c.part, columns.c.first_step).where(columns.c.run == run, columns.c.stream == stream)
     return [(part, first) for part, first in connection.execute(query.where(columns.c.first_step > after))]
 
 
-def remove_columns(connection: Connection, run: str, stream: str, some: Sequence[tuple[int, int]]) -> None:
-    for part, first_step in some:
+def remove_columns(connection: Connection, run: str, stream: str, keys: Sequence[tuple[int, int]]) -> None:
+    for part, first_step in keys:
         here = and_(columns.c.run == run, columns.c.stream == stream, columns.c.part == part)
         connection.execute(delete(columns).where(here, columns.c.first_step == first_step))
 
@@ -170,8 +170,8 @@ def remove_blocks(connection: Connection, run: str, stream: str, first_steps: Se
 def covered_blocks(connection: Connection, run: str, stream: str) -> list[int]:
     """Returns the first steps of blocks that segments cover completely."""
     query = select(chunks.c.first_step).where(chunks.c.run == run, chunks.c.stream == stream)
-    gone = query.where(chunks.c.last_step <= covered(connection, run, stream))
-    return list(connection.execute(gone.order_by(chunks.c.first_step)).scalars())
+    query = query.where(chunks.c.last_step <= covered(connection, run, stream))
+    return list(connection.execute(query.order_by(chunks.c.first_step)).scalars())
 
 
 def add_block(connection: Connection, row: Mapping[str, Any]) -> None:

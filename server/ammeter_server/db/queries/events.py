@@ -11,6 +11,9 @@ from ammeter_server.db.queries.paging import page
 from ammeter_server.db.step_tables import events
 from ammeter_server.db.tables import streams
 
+MAX_LATE_EVENTS = 20_000
+"""Newest events of a stream that are searched for late values: about 20 ms, which a chart can afford."""
+
 
 class Span(NamedTuple):
     """A range of steps and a range of times in ns, both ends included."""
@@ -22,13 +25,13 @@ class Span(NamedTuple):
 
     def of_events(self) -> list[ColumnElement[bool]]:
         """Returns the conditions for an event in these ranges."""
-        asked = (
+        limits = (
             (events.c.step.__ge__, self.first),
             (events.c.step.__le__, self.last),
             (events.c.time.__ge__, self.since),
             (events.c.time.__le__, self.until),
         )
-        return [holds(value) for holds, value in asked if value is not None]
+        return [compare(value) for compare, value in limits if value is not None]
 
 
 def newest(
@@ -65,15 +68,41 @@ def named(
     connection: Connection, run: str, stream: str, name: str, after: int, span: Span, limit: int
 ) -> Sequence[Row[Any]]:
     """Returns the stream's events of that name with numbers above `after`, in order."""
-    whole = (events.c.number, events.c.step, events.c.time, events.c.data)
-    query: Select[Any] = select(*whole).where(events.c.run == run, events.c.stream == stream)
+    columns = (events.c.number, events.c.step, events.c.time, events.c.data)
+    query: Select[Any] = select(*columns).where(events.c.run == run, events.c.stream == stream)
     query = query.where(events.c.number > after, events.c.name == name, *span.of_events()).order_by(events.c.number)
     return connection.execute(query.limit(limit)).all()
 
 
+def of_names(
+    connection: Connection, run: str, stream: str, names: Sequence[str], first: int
+) -> list[tuple[int, str, int, dict[str, Any]]]:
+    """Returns (number, name, step, data) of events of these names from number `first` on."""
+    query = select(events.c.number, events.c.name, events.c.step, events.c.data)
+    query = query.where(events.c.run == run, events.c.stream == stream, events.c.number >= first)
+    query = query.where(events.c.name.in_(names)).order_by(events.c.number)
+    return [(row.number, row.name, row.step, row.data) for row in connection.execute(query)]
+
+
+def late_values(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Row[Any]]:
+    """Returns (step, time, data) of late run.log values for steps between these.
+
+    Late values belong to steps whose rows were already written. Searches the stream's newest MAX_LATE_EVENTS events.
+    """
+    count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
+    query = select(events.c.step, events.c.time, events.c.data)
+    query = query.where(
+        events.c.run == run, events.c.stream == stream, events.c.number >= (count or 0) - MAX_LATE_EVENTS
+    )
+    query = query.where(events.c.name == "values.logged", events.c.step >= first)
+    if last is not None:
+        query = query.where(events.c.step <= last)
+    return list(connection.execute(query.order_by(events.c.number)))
+
+
 def _named(names: Sequence[str]) -> ColumnElement[bool]:
-    whole = [name for name in names if not name.endswith(".*")]
-    found: ColumnElement[bool] = events.c.name.in_(whole)
-    for begin in (name.removesuffix("*") for name in names if name not in whole):
-        found |= events.c.name.startswith(begin, autoescape=True)
-    return found
+    complete = [name for name in names if not name.endswith(".*")]
+    matches: ColumnElement[bool] = events.c.name.in_(complete)
+    for begin in (name.removesuffix("*") for name in names if name not in complete):
+        matches |= events.c.name.startswith(begin, autoescape=True)
+    return matches

@@ -14,8 +14,8 @@ from ammeter_server.db.tables import findings, incidents, projects, runs, stream
 
 # Built once: building or looking up a statement takes SQLAlchemy as long as the database takes to answer it.
 _RUN: BindParameter[str] = bindparam("of_run")
-_look_at = select(runs).where(runs.c.id == _RUN)
-_run_of = _look_at.with_for_update(key_share=True)
+_run_unlocked = select(runs).where(runs.c.id == _RUN)
+_run_of = _run_unlocked.with_for_update(key_share=True)
 _free = or_(
     runs.c.claimed_by.is_(None), runs.c.claimed_until < bindparam("of_now"), runs.c.claimed_by == bindparam("of_mine")
 )
@@ -36,31 +36,33 @@ _incident = PreparedRow(incidents)
 _total = PreparedRow(totals, lambda before, more: {"value": before.value + more.value})
 
 
-def due(connection: Connection, before: int, heard_since: int, ranks_before: int) -> list[str]:
+def due(connection: Connection, before: int, seen_since: int, ranks_before: int) -> list[str]:
     """Returns the runs to judge.
 
     These are runs whose streams changed since their judgement; running runs and runs with open incidents that were
     judged before `before`; and running runs with several ranks that were judged before `ranks_before`.
 
     Considers, by index, only running runs, runs with an incident that is not closed, and runs with contact since
-    `heard_since`.
+    `seen_since`.
     """
     running = select(runs.c.id).where(runs.c.state == "running")
     not_closed = select(incidents.c.run).where(incidents.c.state.in_(("open", "acknowledged")))
-    heard = select(streams.c.run).where(streams.c.heard >= heard_since)
+    recent = select(streams.c.run).where(streams.c.last_seen >= seen_since)
     moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
     ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", runs.c.id.in_(not_closed)))
-    several = and_(runs.c.judged_at < ranks_before, runs.c.state == "running", runs.c.world_size > 1)
-    query = select(runs.c.id).where(runs.c.id.in_(union(running, not_closed, heard)))
-    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages, several)))]
+    multi_rank = and_(runs.c.judged_at < ranks_before, runs.c.state == "running", runs.c.world_size > 1)
+    query = select(runs.c.id).where(runs.c.id.in_(union(running, not_closed, recent)))
+    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages, multi_rank)))]
 
 
-def claim(connection: Connection, run: str, by: str, now: int, until: int, mine: str | None = None) -> bool:
+def claim(
+    connection: Connection, run: str, by: str, now: int, until: int, replaceable_claim: str | None = None
+) -> bool:
     """Claims the run for this judge until `until`. Returns whether that succeeded.
 
     mine: a claimant whose unexpired lease may be replaced.
     """
-    values = {"of_run": run, "of_now": now, "of_mine": mine, "to_by": by, "to_until": until}
+    values = {"of_run": run, "of_now": now, "of_mine": replaceable_claim, "to_by": by, "to_until": until}
     return connection.execute(_claim, values).rowcount == 1
 
 
@@ -77,9 +79,9 @@ def run_of(connection: Connection, run: str) -> Row[Any] | None:
     return connection.execute(_run_of, {"of_run": run}).one_or_none()
 
 
-def look_at(connection: Connection, run: str) -> Row[Any] | None:
+def run_unlocked(connection: Connection, run: str) -> Row[Any] | None:
     """Returns the run without a lock."""
-    return connection.execute(_look_at, {"of_run": run}).one_or_none()
+    return connection.execute(_run_unlocked, {"of_run": run}).one_or_none()
 
 
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
@@ -139,7 +141,7 @@ def put_incident(connection: Connection, row: Mapping[str, Any]) -> None:
     _incident.put(connection, row)
 
 
-def look_again(connection: Connection, run: str) -> None:
+def make_due(connection: Connection, run: str) -> None:
     """Makes the run due, independent of its streams."""
     connection.execute(update(runs).where(runs.c.id == run).values(judged_version=-1))
 

@@ -19,21 +19,21 @@ def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any
     """
     counted = func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)
     handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
-    asked = (
+    queries = (
         select(runs.c.id, runs.c.state, runs.c.judged_version).where(runs.c.id.in_(of)),
         select(streams.c.run, *counted).where(streams.c.run.in_(of)).group_by(streams.c.run),
         select(incidents.c.run, *handled, func.max(incidents.c.last_step))
         .where(incidents.c.run.in_(of))
         .group_by(incidents.c.run),
     )
-    found: dict[str, tuple[Any, ...]] = {}
-    for query in asked:
+    states: dict[str, tuple[Any, ...]] = {}
+    for query in queries:
         for run, *state in connection.execute(query):
-            found[run] = (*found.get(run, ()), *state)
-    return found
+            states[run] = (*states.get(run, ()), *state)
+    return states
 
 
-def reached(connection: Connection, run: str, ranks: Sequence[int] | None, limit: int) -> Sequence[Row[Any]]:
+def newest_streams(connection: Connection, run: str, ranks: Sequence[int] | None, limit: int) -> Sequence[Row[Any]]:
     """Returns the newest streams of these ranks, oldest first, with their progress.
 
     Without ranks, the streams of the lowest rank. Progress is the number of events and the last step.
@@ -45,11 +45,13 @@ def reached(connection: Connection, run: str, ranks: Sequence[int] | None, limit
         wanted = streams.c.rank.in_(ranks)
     query: Select[Any] = select(streams.c.id, streams.c.rank, streams.c.events, streams.c.last_step)
     newest = query.where(streams.c.run == run, wanted).order_by(streams.c.started.desc(), streams.c.id).limit(limit)
-    found: Sequence[Row[Any]] = connection.execute(newest).all()
-    return found[::-1]
+    states: Sequence[Row[Any]] = connection.execute(newest).all()
+    return states[::-1]
 
 
-def said(connection: Connection, run: str, stream: str, first: int, end: int, limit: int) -> Sequence[Row[Any]]:
+def events_between(
+    connection: Connection, run: str, stream: str, first: int, end: int, limit: int
+) -> Sequence[Row[Any]]:
     """Returns the stream's events with numbers from `first` to before `end`, in order."""
     query = select(events).where(events.c.run == run, events.c.stream == stream)
     query = query.where(events.c.number >= first, events.c.number < end).order_by(events.c.number)

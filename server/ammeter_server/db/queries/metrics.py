@@ -12,7 +12,7 @@ from ammeter_server.db.tables import incidents, runs, streams, totals
 
 Rows = Sequence[Row[Any]]
 
-OF_RUN = (
+RUN_COLUMNS = (
     runs.c.id,
     runs.c.name,
     runs.c.project,
@@ -21,9 +21,9 @@ OF_RUN = (
     runs.c.world_size,
     runs.c.started,
     runs.c.ended,
-    runs.c.whole,
+    runs.c.evaluation,
 )
-OF_STREAM = (
+STREAM_COLUMNS = (
     streams.c.run,
     streams.c.role,
     streams.c.rank,
@@ -36,13 +36,13 @@ OF_STREAM = (
     streams.c.counters,
     streams.c.lost,
     streams.c.backlog,
-    streams.c.heard,
+    streams.c.last_seen,
     streams.c.bye_reason,
     streams.c.bye,
 )
 """The columns of runs and streams that the metrics of a run are made of."""
 
-MARKS = (
+MARK_COLUMNS = (
     runs.c.id,
     runs.c.state,
     runs.c.started,
@@ -51,7 +51,7 @@ MARKS = (
     runs.c.judged_version,
     streams.c.id.label("stream"),
     streams.c.acknowledged,
-    streams.c.heard,
+    streams.c.last_seen,
     streams.c.backlog,
     streams.c.version,
 )
@@ -80,14 +80,14 @@ def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, 
 
     While a run's mark is unchanged, so are its metrics.
     """
-    query: Select[Any] = select(*MARKS).outerjoin(streams, streams.c.run == runs.c.id)
+    query: Select[Any] = select(*MARK_COLUMNS).outerjoin(streams, streams.c.run == runs.c.id)
     query = query.where(runs.c.ended > ended_after).order_by(runs.c.id, streams.c.id)
     for run, rows in groupby(connection.execute(query), key=lambda row: row[0]):
-        several = tuple(map(tuple, rows))
-        yield run, several[0][3], several
+        marks_of_run = tuple(map(tuple, rows))
+        yield run, marks_of_run[0][3], marks_of_run
 
 
-def some(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:
+def with_ids(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:
     """Returns these runs, each with its streams."""
     for begin in range(0, len(ids), RUNS_PER_QUERY):
         yield from _with_streams(connection, runs.c.id.in_(ids[begin : begin + RUNS_PER_QUERY]))
@@ -119,16 +119,16 @@ def judged_last(connection: Connection) -> int | None:
     None if no running run was judged yet.
     """
     query = select(func.min(runs.c.judged_at)).where(runs.c.state == "running", runs.c.judged_at > 0)
-    found: int | None = connection.execute(query).scalar_one()
-    return found
+    earliest: int | None = connection.execute(query).scalar_one()
+    return earliest
 
 
 def _with_streams(connection: Connection, which: ColumnElement[bool]) -> list[tuple[Row[Any], Rows]]:
     """Returns runs with their streams, the oldest stream first."""
-    of_runs: Select[Any] = select(*OF_RUN)
-    of_streams: Select[Any] = select(*OF_STREAM).join(runs, streams.c.run == runs.c.id)
-    found = connection.execute(of_runs.where(which)).all()
-    of_run: dict[str, list[Row[Any]]] = {run.id: [] for run in found}
+    of_runs: Select[Any] = select(*RUN_COLUMNS)
+    of_streams: Select[Any] = select(*STREAM_COLUMNS).join(runs, streams.c.run == runs.c.id)
+    run_rows = connection.execute(of_runs.where(which)).all()
+    of_run: dict[str, list[Row[Any]]] = {run.id: [] for run in run_rows}
     for stream in connection.execute(of_streams.where(which).order_by(streams.c.started, streams.c.id)):
         of_run[stream.run].append(stream)
-    return [(run, of_run[run.id]) for run in found]
+    return [(run, of_run[run.id]) for run in run_rows]

@@ -21,12 +21,12 @@ NEW = {"state": "pending", "attempts": 0, "error": None, "claimed_until": 0, "se
 """Values of a row before its first delivery."""
 
 _row = PreparedRow(outbox)
-_mine = and_(
+_of_incident = and_(
     outbox.c.run == bindparam("of_run"),
     outbox.c.incident == bindparam("of_incident"),
     outbox.c.channel == bindparam("of_channel"),
 )
-_of = select(outbox).where(_mine).order_by(outbox.c.created, outbox.c.id)
+_of = select(outbox).where(_of_incident).order_by(outbox.c.created, outbox.c.id)
 _live = _of.where(outbox.c.state.in_(LIVE)).with_for_update()
 _seen = and_(
     outbox.c.run == bindparam("of_run"),
@@ -93,8 +93,8 @@ def settle(connection: Connection, row: Row[Any], values: Mapping[str, Any]) -> 
     """
     settled = connection.execute(update(outbox).where(_seen).values(claimed_until=0, **values), _as_seen(row))
     if not settled.rowcount:
-        anew = {"state": "pending", "due": row.due, "claimed_until": 0}
-        connection.execute(update(outbox).where(_key(row), outbox.c.state.in_(LIVE)).values(**anew))
+        values = {"state": "pending", "due": row.due, "claimed_until": 0}
+        connection.execute(update(outbox).where(_key(row), outbox.c.state.in_(LIVE)).values(**values))
 
 
 def of(connection: Connection, run: str, incident: str, channel: str) -> list[Row[Any]]:
@@ -118,17 +118,17 @@ def drop(connection: Connection, row: Row[Any]) -> None:
     connection.execute(delete(outbox).where(_key(row)))
 
 
-def hand_on(connection: Connection, run: str, incident: str, heir: str, channel: str) -> None:
+def transfer(connection: Connection, run: str, incident: str, successor: str, channel: str) -> None:
     """Transfers the firing alerts of an incident to another incident of its run."""
     firing = and_(outbox.c.state.in_(LIVE), outbox.c.kind == "opened", outbox.c.channel == channel)
-    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
-    connection.execute(update(outbox).where(mine, firing).values(incident=heir))
+    of_incident = and_(outbox.c.run == run, outbox.c.incident == incident)
+    connection.execute(update(outbox).where(of_incident, firing).values(incident=successor))
 
 
 def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]]:
     """Returns the notifications of an incident on all channels, oldest first."""
-    mine = and_(outbox.c.run == run, outbox.c.incident == incident)
-    return list(connection.execute(select(outbox).where(mine).order_by(outbox.c.created, outbox.c.id)))
+    of_incident = and_(outbox.c.run == run, outbox.c.incident == incident)
+    return list(connection.execute(select(outbox).where(of_incident).order_by(outbox.c.created, outbox.c.id)))
 
 
 def pending(connection: Connection) -> int:

@@ -18,19 +18,22 @@ are read and then left out."""
 
 
 def page(
-    connection: Connection, query: Select[Any], size: int, *said: ColumnElement[Any]
+    connection: Connection, query: Select[Any], size: int, *sized_columns: ColumnElement[Any]
 ) -> tuple[Sequence[Row[Any]], bool]:
     """Returns the first `size` rows of a query, and whether there are more.
 
     Returns fewer rows, but at least one, if the columns `said` have more than MAX_PAGE_BYTES.
     """
-    weight = sum((func.length(column, type_=BigInteger) for column in said[1:]), func.length(said[0], type_=BigInteger))
-    asked = query.add_columns(weight.label("weight")).limit(size + 1).execution_options(yield_per=ROWS_PER_READ)
-    rows, held = list[Row[Any]](), 0
-    with connection.execute(asked) as found:
-        for row in found:
-            held += row.weight
-            if rows and (len(rows) == size or held > MAX_PAGE_BYTES):
+    weight = sum(
+        (func.length(column, type_=BigInteger) for column in sized_columns[1:]),
+        func.length(sized_columns[0], type_=BigInteger),
+    )
+    limited = query.add_columns(weight.label("weight")).limit(size + 1).execution_options(yield_per=ROWS_PER_READ)
+    rows, page_bytes = list[Row[Any]](), 0
+    with connection.execute(limited) as result:
+        for row in result:
+            page_bytes += row.weight
+            if rows and (len(rows) == size or page_bytes > MAX_PAGE_BYTES):
                 return rows, True
             rows.append(row)
     return rows, False

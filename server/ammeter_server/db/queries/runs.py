@@ -12,7 +12,7 @@ from ammeter_server.db.tables import incidents, runs, streams
 
 Rows = Sequence[Row[Any]]
 
-TOLD = (
+STREAM_COLUMNS = (
     streams.c.run,
     streams.c.id,
     streams.c.role,
@@ -26,13 +26,13 @@ TOLD = (
     streams.c.counters,
     streams.c.lost,
     streams.c.faults,
-    streams.c.heard,
+    streams.c.last_seen,
     streams.c.bye_reason,
     streams.c.bye,
 )
 """The columns of its streams that the description of a run is made of."""
 
-LISTED = (
+RUN_COLUMNS = (
     runs.c.id,
     runs.c.external_id,
     runs.c.name,
@@ -55,7 +55,7 @@ def newest(
 
     before: (started, id) of the previous page's last run.
     """
-    query: Select[Any] = select(*LISTED).order_by(runs.c.started.desc(), runs.c.id.desc())
+    query: Select[Any] = select(*RUN_COLUMNS).order_by(runs.c.started.desc(), runs.c.id.desc())
     if before is not None:
         started, run = before
         query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
@@ -72,7 +72,7 @@ def by_project(connection: Connection) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def there(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+def existing(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Returns id -> (id, project) of those of the given runs that exist."""
     query: Select[Any] = select(runs.c.id, runs.c.project)
     if len(ids) <= 2:  # a run's page: a query by one id reads only the node with that run
@@ -87,7 +87,7 @@ def one(connection: Connection, run: str) -> Row[Any] | None:
 
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """Returns the streams of these runs, oldest first, without the verdicts' states."""
-    query: Select[Any] = select(*TOLD).where(streams.c.run.in_(ids))
+    query: Select[Any] = select(*STREAM_COLUMNS).where(streams.c.run.in_(ids))
     return connection.execute(query.order_by(streams.c.started)).all()
 
 
@@ -103,7 +103,7 @@ def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
 
 def lives_of(connection: Connection, run: str, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Returns stream -> its numbers of rows and events and its end."""
-    whole = (streams.c.id, streams.c.rows, streams.c.events, streams.c.started)
-    query: Select[Any] = select(*whole, streams.c.last_step, streams.c.last_step_time, streams.c.counters)
-    found = connection.execute(query.where(streams.c.run == run, streams.c.id.in_(ids)))
-    return {row.id: row for row in found}
+    progress_columns = (streams.c.id, streams.c.rows, streams.c.events, streams.c.started)
+    query: Select[Any] = select(*progress_columns, streams.c.last_step, streams.c.last_step_time, streams.c.counters)
+    rows = connection.execute(query.where(streams.c.run == run, streams.c.id.in_(ids)))
+    return {row.id: row for row in rows}

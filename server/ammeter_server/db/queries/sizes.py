@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, func, literal, select, union_all
 from sqlalchemy.types import BigInteger, LargeBinary, Text
 
+from ammeter_server.db.column_types import Document
 from ammeter_server.db.step_tables import PARTITIONED_TABLES, chunks, segments
-from ammeter_server.db.tables import Document, metadata, runs
+from ammeter_server.db.tables import metadata, runs
 
 
 class Size(NamedTuple):
@@ -25,11 +26,11 @@ class Size(NamedTuple):
 
 def by_table(connection: Connection) -> list[Size]:
     """Returns the size of each table, the largest first."""
-    found = []
+    table_sizes = []
     for table in metadata.sorted_tables:
         rows, size = connection.execute(select(*_sums(table))).one()
-        found.append(Size(table.name, int(rows), int(size)))
-    return sorted(found, key=lambda size: -size.bytes)
+        table_sizes.append(Size(table.name, int(rows), int(size)))
+    return sorted(table_sizes, key=lambda size: -size.bytes)
 
 
 def by_day(connection: Connection) -> list[tuple[int, int]]:
@@ -61,8 +62,8 @@ def _steps(connection: Connection, ids: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _summed(connection: Connection, parts: Sequence[Select[Any]]) -> list[tuple[Any, int]]:
-    each = union_all(*parts).subquery()
-    query = select(each.c.by, func.sum(each.c.bytes)).group_by(each.c.by).order_by(each.c.by)
+    summands = union_all(*parts).subquery()
+    query = select(summands.c.by, func.sum(summands.c.bytes)).group_by(summands.c.by).order_by(summands.c.by)
     return [(by, int(size)) for by, size in connection.execute(query)]
 
 
@@ -73,6 +74,6 @@ def _sums(table: Any) -> tuple[ColumnElement[int], ColumnElement[int]]:
     """
     size: ColumnElement[int] = literal(0, BigInteger)
     for column in table.c:
-        told = isinstance(column.type, LargeBinary | Text | Document)
-        size = size + (func.coalesce(func.length(column, type_=BigInteger), 0) if told else 8)
+        variable = isinstance(column.type, LargeBinary | Text | Document)
+        size = size + (func.coalesce(func.length(column, type_=BigInteger), 0) if variable else 8)
     return func.count(), func.coalesce(func.sum(size), 0)

@@ -41,7 +41,7 @@ class StreamState(NamedTuple):
     states: bytes = b"\x80"
     alive: bool = True
     backlog: int = 0
-    heard: int = 0
+    last_seen: int = 0
     bye: Mapping[str, Any] = {}
     bye_reason: str | None = None
     version: int = 0
@@ -65,7 +65,7 @@ PROGRESS = (
     "states",
     "alive",
     "backlog",
-    "heard",
+    "last_seen",
     "version",
 )
 """The columns that every batch writes."""
@@ -135,8 +135,8 @@ def _codecs(connection: Connection) -> _Codecs:
 
 
 def run_project(connection: Connection, run: str) -> str | None:
-    found = _project.one(connection, {"of_run": run})
-    return found[0] if found else None
+    row = _project.one(connection, {"of_run": run})
+    return row[0] if row else None
 
 
 def run_of(connection: Connection, run: str) -> Row[Any] | None:
@@ -156,7 +156,7 @@ def runs_of(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
 
 
-def holding(connection: Connection, external_ids: Sequence[str], stream: str) -> Sequence[Row[Any]]:
+def runs_with_stream(connection: Connection, external_ids: Sequence[str], stream: str) -> Sequence[Row[Any]]:
     """Returns (id, external_id, project) of the runs that contain the stream.
 
     Only runs with one of these external ids count.
@@ -165,7 +165,7 @@ def holding(connection: Connection, external_ids: Sequence[str], stream: str) ->
     return connection.execute(query.where(runs.c.external_id.in_(external_ids), streams.c.id == stream)).all()
 
 
-def holds(connection: Connection, run: str, stream: str) -> bool:
+def exists(connection: Connection, run: str, stream: str) -> bool:
     query = select(streams.c.id).where(streams.c.run == run, streams.c.id == stream)
     return connection.execute(query).first() is not None
 
@@ -174,22 +174,22 @@ def count(connection: Connection, run: str) -> int:
     return connection.execute(select(func.count()).where(streams.c.run == run)).scalar_one()
 
 
-def add_run(connection: Connection, run: str, said: Mapping[str, Any]) -> None:
+def add_run(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
     """Inserts the run's row unless it exists.
 
     Fills in a row that was created before the run's first hello (started = 0).
     """
-    connection.execute(insert_or_ignore(connection, runs).values(id=run, **said))
-    if said["started"]:
-        owner = case((runs.c.project == "default", said["project"]), else_=runs.c.project)
-        filled = {**said, "project": owner}
+    connection.execute(insert_or_ignore(connection, runs).values(id=run, **values))
+    if values["started"]:
+        owner = case((runs.c.project == "default", values["project"]), else_=runs.c.project)
+        filled = {**values, "project": owner}
         filled.pop("external_id", None)
         connection.execute(update(runs).where(runs.c.id == run, runs.c.started == 0).values(**filled))
 
 
 def add(connection: Connection, run: str, stream: str, now: int) -> None:
     """Inserts the stream's row unless it exists."""
-    connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, opened=now, heard=now))
+    connection.execute(insert_or_ignore(connection, streams).values(run=run, id=stream, opened=now, last_seen=now))
 
 
 def schema(connection: Connection, run: str, stream: str, schema_id: str) -> bytes:
@@ -198,7 +198,7 @@ def schema(connection: Connection, run: str, stream: str, schema_id: str) -> byt
     return body
 
 
-def schemas_held(connection: Connection, run: str, stream: str) -> tuple[int, int]:
+def schema_sizes(connection: Connection, run: str, stream: str) -> tuple[int, int]:
     """Returns the number of a stream's schemas, and their total size in bytes."""
     size = func.coalesce(func.sum(func.length(schemas.c.body)), 0)
     query = select(func.count(), size).where(schemas.c.run == run, schemas.c.stream == stream)
@@ -223,7 +223,7 @@ def add_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Non
 
 def put_finding(connection: Connection, run: str, stream: str, verdict: str, body: Mapping[str, Any], now: int) -> None:
     """Stores a verdict's current finding in place of its previous one."""
-    row = {"run": run, "stream": stream, "verdict": verdict, "body": body, "active": body["active"], "found": now}
+    row = {"run": run, "stream": stream, "verdict": verdict, "body": body, "active": body["active"], "updated": now}
     _finding.put(connection, row)
 
 
@@ -239,7 +239,7 @@ def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]
     query = (
         select(streams.c.run, streams.c.id)
         .join(runs, runs.c.id == streams.c.run)
-        .where(streams.c.heard < before, streams.c.bye_reason.is_(None), runs.c.state == "running")
+        .where(streams.c.last_seen < before, streams.c.bye_reason.is_(None), runs.c.state == "running")
         .where(streams.c.role == "rank")
     )
     return [(run, stream) for run, stream in connection.execute(query)]
@@ -254,7 +254,7 @@ def stalled_streams(connection: Connection, before: int, since: int) -> list[tup
     query = (
         select(streams.c.run, streams.c.id)
         .join(runs, runs.c.id == streams.c.run)
-        .where(streams.c.last_step_time < before, streams.c.heard >= since, streams.c.alive.is_(True))
+        .where(streams.c.last_step_time < before, streams.c.last_seen >= since, streams.c.alive.is_(True))
         .where(streams.c.backlog == 0, streams.c.bye_reason.is_(None), runs.c.state == "running")
         .where(streams.c.role == "rank")
     )
@@ -268,6 +268,6 @@ def returned_streams(connection: Connection, since: int, verdict: str) -> list[t
         select(streams.c.run, streams.c.id)
         .join(findings, same)
         .where(findings.c.verdict == verdict, findings.c.active.is_(True))
-        .where(streams.c.heard >= since, streams.c.bye_reason.is_(None))
+        .where(streams.c.last_seen >= since, streams.c.bye_reason.is_(None))
     )
     return [(run, stream) for run, stream in connection.execute(query)]

@@ -71,10 +71,10 @@ def remove_expired_sessions(connection: Connection, now: int) -> None:
     connection.execute(delete(tokens).where(tokens.c.expires <= now, sessions))
 
 
-def keep_newest(connection: Connection, name: str, most: int) -> None:
+def keep_newest(connection: Connection, name: str, limit: int) -> None:
     """Deletes the rows with this name except for the newest `most`."""
-    mine = select(tokens.c.sha256).where(tokens.c.name == name).order_by(tokens.c.created.desc(), tokens.c.sha256)
-    older = connection.execute(mine.offset(most)).scalars().all()
+    of_name = select(tokens.c.sha256).where(tokens.c.name == name).order_by(tokens.c.created.desc(), tokens.c.sha256)
+    older = connection.execute(of_name.offset(limit)).scalars().all()
     connection.execute(delete(tokens).where(tokens.c.sha256.in_(older)))
 
 

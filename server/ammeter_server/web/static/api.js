@@ -1,32 +1,32 @@
-// The read API as this page uses it: answers, problems in words, and signing in once when a token is asked for.
+// Client of the API: responses, errors as Problem, and one sign-in when a token is required.
 
 let signingIn = null;
 
 export async function get(path, parameters = {}) {
-  return bodyOf(await ask("GET", address(path, parameters)));
+  return readBody(await request("GET", address(path, parameters)));
 }
 
 export async function post(path) {
-  return bodyOf(await ask("POST", address(path)));
+  return readBody(await request("POST", address(path)));
 }
 
-// What an answer says, with its tag; null where it is still the one with the tag that is known.
-export async function changed(tag, path, parameters, read = bodyOf) {
-  const answer = await ask("GET", address(path, parameters), undefined, tag);
-  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), said: await read(answer) };
+// Returns the content of a response and its tag; null if the known tag is still current.
+export async function changed(tag, path, parameters, read = readBody) {
+  const answer = await request("GET", address(path, parameters), undefined, tag);
+  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), content: await read(answer) };
 }
 
 function address(path, parameters = {}) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const query = new URLSearchParams(given).toString();
+  const present = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(present).toString();
   return "/api/v1" + path + (query ? "?" + query : "");
 }
 
-function bodyOf(answer) {
+function readBody(answer) {
   return answer.status === 204 ? null : answer.json();
 }
 
-// Every page of a list, up to a limit.
+// Reads all pages of a list, up to a limit.
 export async function all(path, parameters = {}, limit = 2000) {
   const items = [];
   let page = null;
@@ -45,7 +45,7 @@ export class Problem extends Error {
   }
 }
 
-async function ask(method, url, body, tag) {
+async function request(method, url, body, tag) {
   const headers = { Accept: "*/*" };
   if (tag) headers["If-None-Match"] = tag;
   if (method !== "GET") headers["X-Ammeter-Request"] = "page";
@@ -58,7 +58,7 @@ async function ask(method, url, body, tag) {
   });
   if (answer.status === 401 && !url.endsWith("/session")) {
     await signIn();
-    return ask(method, url, body, tag);
+    return request(method, url, body, tag);
   }
   if (!answer.ok && answer.status !== 304) throw await problemOf(answer);
   return answer;
@@ -66,31 +66,31 @@ async function ask(method, url, body, tag) {
 
 async function problemOf(answer) {
   try {
-    const said = await answer.json();
-    return new Problem(answer.status, said.title, said.detail);
+    const body = await answer.json();
+    return new Problem(answer.status, body.title, body.detail);
   } catch {
     return new Problem(answer.status, answer.statusText, "");
   }
 }
 
-// One dialog however many requests were refused; it stays until a token is accepted.
+// Shows one dialog for all refused requests, until a token is accepted.
 function signIn() {
   signingIn ??= new Promise((resolve) => {
     const dialog = document.getElementById("sign-in");
     const form = dialog.querySelector("form");
-    const said = document.getElementById("sign-in-problem");
+    const message = document.getElementById("sign-in-problem");
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     form.onsubmit = async (event) => {
       event.preventDefault();
       try {
-        await ask("POST", "/api/v1/session", { token: form.elements.token.value.trim() });
+        await request("POST", "/api/v1/session", { token: form.elements.token.value.trim() });
       } catch (problem) {
-        said.textContent = problem.status === 401 ? "The collector does not know this token." : problem.message;
+        message.textContent = problem.status === 401 ? "The token is unknown or has expired." : problem.message;
         form.elements.token.select();
         return;
       }
       form.reset();
-      said.textContent = "";
+      message.textContent = "";
       dialog.close();
       signingIn = null;
       resolve();

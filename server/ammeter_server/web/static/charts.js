@@ -1,21 +1,21 @@
-// The charts of a run: what is asked for, how it grows while the run goes on, and which steps are shown.
+// The charts of a run: requests, new values while the run continues, and the displayed steps.
 
 import { get } from "./api.js";
 import { make, replace } from "./dom.js";
 import { breaksOf, Plot } from "./plot.js";
-import { number, scale, severalLosses, short, whole } from "./words.js";
+import { integer, number, scale, severalLosses, short } from "./words.js";
 
 const POINTS = 2000;
-const ANEW_AFTER_MS = 30000;
-const AROUND = 60;
+const RELOAD_MS = 30000;
+const STEPS_AROUND = 60;
 
-// What a program says now and then: between two of its values there was nothing to be read.
-const LOGGED = new Set(["val_loss"]);
+// Values that a program logs occasionally; steps between them are no gaps.
+const OCCASIONAL = new Set(["val_loss"]);
 
 const CHARTS = [
-  { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, say: scale, skips: true, empty: "No loss scaler: nothing to show for bf16 or float32." },
-  { title: "Gradient norm", names: ["grad_norm"], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet." },
-  { title: "Loss", names: ["loss", "val_loss"], words: ["training", "validation"], say: short, empty: "Not seen yet. run.log(loss=...) tells it.", losses: true },
+  { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, format: scale, marksSkipped: true, empty: "No loss scaler: bfloat16 and float32 need none." },
+  { title: "Gradient norm", names: ["grad_norm"], words: ["L2 norm, unscaled"], log: 10, format: short, empty: "Not measured yet." },
+  { title: "Loss", names: ["loss", "val_loss"], words: ["training", "validation"], format: short, empty: "Not measured yet. run.log(loss=...) sets it.", losses: true },
 ];
 
 export class Charts {
@@ -30,11 +30,11 @@ export class Charts {
     this.plots = [];
     this.head = make("div", { class: "filters" });
     this.generation = 0;
-    this.turn = Promise.resolve();
-    this.forget();
+    this.queue = Promise.resolve();
+    this.reset();
   }
 
-  forget() {
+  reset() {
     this.lines = new Map();
     this.closeUp = null;
     this.reached = null;
@@ -43,7 +43,7 @@ export class Charts {
     this.generation++;
   }
 
-  // A value has come for a step that is drawn already: all of it is asked for anew.
+  // A value has arrived for a step that is drawn already: all values are requested again.
   logLate() {
     this.late = true;
   }
@@ -52,45 +52,45 @@ export class Charts {
     this.incidents = incidents.map(({ first_step, step_offset, severity, title, verdict }) => ({ step: first_step + step_offset, severity, title: title || verdict }));
   }
 
-  // Brings the charts up to the run's last step. One at a time, or what is new would be appended twice.
+  // Updates the charts to the run's last step. Updates are serial; otherwise new values would be appended twice.
   follow(run) {
-    this.turn = this.turn.catch(() => null).then(() => this.update(run));
-    return this.turn;
+    this.queue = this.queue.catch(() => null).then(() => this.update(run));
+    return this.queue;
   }
 
-  // What is new only, and everything anew from time to time, where another attempt has begun, and after a late value.
+  // Requests new values only; all values from time to time, after the start of an attempt, and after a late value.
   async update(run) {
     this.run = run;
     const losses = severalLosses(run).join("\n");
     const lives = JSON.stringify((run.lives ?? []).map(({ step_offset, replaced_from }) => [step_offset, replaced_from]));
-    if (this.plots.length && (losses !== this.losses || lives !== this.lives)) this.forget();
+    if (this.plots.length && (losses !== this.losses || lives !== this.lives)) this.reset();
     this.lives = lives;
     if (!this.plots.length || losses !== this.losses) this.build();
-    const anew = this.late || this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > ANEW_AFTER_MS;
+    const reload = this.late || this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > RELOAD_MS;
     this.late = false;
-    if (anew || run.last_step > this.reached) await this.grow(anew);
-    if (anew && this.closeUp) await this.closer();
+    if (reload || run.last_step > this.reached) await this.grow(reload);
+    if (reload && this.closeUp) await this.loadCloseUp();
     this.draw();
   }
 
-  // Shows the steps from first to last as finely as they were measured; all() goes back to the whole run. chosen() is
-  // told of other steps and of another rank.
+  // Shows the steps from first to last in full resolution; all() shows the complete run. Both call chosen(), as does a
+  // change of rank.
   async zoom(first, last) {
     if (this.closeUp?.first === first && this.closeUp.last === last) return;
     this.range = [first, last];
     this.chosen();
     const { generation } = this;
     const closeUp = (this.closeUp = { first, last, lines: new Map() });
-    await this.closer();
+    await this.loadCloseUp();
     if (generation !== this.generation || closeUp !== this.closeUp) return;
     this.draw();
     this.showHead();
   }
 
-  // Reads the steps that were chosen.
-  async closer() {
+  // Requests the chosen steps.
+  async loadCloseUp() {
     const { generation, closeUp } = this;
-    const items = await this.ask({ from: closeUp.first, to: closeUp.last });
+    const items = await this.request({ from: closeUp.first, to: closeUp.last });
     if (generation !== this.generation || closeUp !== this.closeUp) return;
     closeUp.lines.clear();
     items.forEach((item) => append(closeUp.lines, item));
@@ -105,25 +105,25 @@ export class Charts {
 
   async around(step) {
     this.place.scrollIntoView({ block: "nearest" });
-    await this.zoom(Math.max(0, step - AROUND), Math.max(step + 1, Math.min(step + AROUND, this.run.last_step)));
+    await this.zoom(Math.max(0, step - STEPS_AROUND), Math.max(step + 1, Math.min(step + STEPS_AROUND, this.run.last_step)));
   }
 
-  // A chart of one tensor's gradient norm, behind the others; null takes it away.
+  // Adds a chart of one tensor's gradient norm after the others; null removes it.
   async show(tensor) {
     this.tensor = tensor;
-    await this.again();
+    await this.restart();
     if (tensor) this.place.lastElementChild.scrollIntoView({ block: "nearest" });
   }
 
   async choose(rank) {
     this.rank = rank;
     this.chosen();
-    await this.again();
+    await this.restart();
   }
 
-  // Anew, of the steps that were chosen.
-  async again() {
-    this.forget();
+  // Requests the displayed steps again.
+  async restart() {
+    this.reset();
     this.build();
     await this.follow(this.run);
     if (this.range) await this.zoom(...this.range);
@@ -131,10 +131,10 @@ export class Charts {
 
   build() {
     this.plots.forEach((plot) => plot.remove());
-    const several = severalLosses(this.run);
-    this.losses = several.join("\n");
-    const charts = CHARTS.map((chart) => (chart.losses ? { ...chart, names: [...chart.names, ...several], words: [...chart.words, ...several] } : chart));
-    if (this.tensor) charts.push({ title: "Gradient norm of", of: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, say: short, empty: "Not measured yet.", close: () => this.show(null) });
+    const lossNames = severalLosses(this.run);
+    this.losses = lossNames.join("\n");
+    const charts = CHARTS.map((chart) => (chart.losses ? { ...chart, names: [...chart.names, ...lossNames], words: [...chart.words, ...lossNames] } : chart));
+    if (this.tensor) charts.push({ title: "Gradient norm of", tensor: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, format: short, empty: "Not measured yet.", close: () => this.show(null) });
     replace(this.place, this.head);
     this.showHead();
     this.plots = charts.map((chart) => new Plot(this.place, chart, { zoom: (first, last) => this.zoom(first, last), all: () => this.all() }));
@@ -144,7 +144,7 @@ export class Charts {
     const { closeUp, run } = this;
     replace(this.head,
       run.world_size > 1 ? this.ranks(run.world_size) : null,
-      closeUp ? [make("span", {}, `Steps ${whole(closeUp.first)} to ${whole(closeUp.last)}`), make("button", { id: "all-steps", onclick: () => this.all() }, "Show all steps")] : null);
+      closeUp ? [make("span", {}, `Steps ${integer(closeUp.first)} to ${integer(closeUp.last)}`), make("button", { id: "all-steps", onclick: () => this.all() }, "Show all steps")] : null);
   }
 
   ranks(count) {
@@ -153,21 +153,21 @@ export class Charts {
     return select;
   }
 
-  async grow(anew) {
+  async grow(reload) {
     const { generation } = this;
-    const items = await this.ask({ from: anew ? null : this.reached + 1 });
+    const items = await this.request({ from: reload ? null : this.reached + 1 });
     if (generation !== this.generation) return;
-    if (anew) {
+    if (reload) {
       this.lines.clear();
       this.fetched = Date.now();
     }
     items.forEach((item) => append(this.lines, item));
-    this.reached = Math.max(this.reached ?? -1, ...items.map((item) => item.steps.findLast((step) => holds(item, step)) ?? -1));
+    this.reached = Math.max(this.reached ?? -1, ...items.map((item) => item.steps.findLast((step) => isCurrent(item, step)) ?? -1));
   }
 
-  async ask(range) {
+  async request(range) {
     const names = [...new Set([...this.plots.flatMap((plot) => plot.chart.names), "skipped"])];
-    const answer = await get(this.path, { names: names.map(inQuestion).join(","), rank: this.rank, points: POINTS, replaced: true, ...range });
+    const answer = await get(this.path, { names: names.map(encodeName).join(","), rank: this.rank, points: POINTS, replaced: true, ...range });
     return answer.items.map((item) => ({ ...item, ...answer.axes[item.axis] }));
   }
 
@@ -178,16 +178,16 @@ export class Charts {
     const skipped = lines.filter((line) => line.name === "skipped" && !line.replaced).flatMap((line) => line.steps.filter((_, index) => line.values[index] > 0));
     for (const plot of this.plots) {
       const own = plot.chart.names.flatMap((name, tone) => lines.filter((line) => line.name === name).map((line) => ({ ...line, word: plot.chart.words[tone], tone })));
-      plot.draw(own, { skipped: plot.chart.skips ? skipped : [], incidents: this.incidents, boundaries }, range);
+      plot.draw(own, { skipped: plot.chart.marksSkipped ? skipped : [], incidents: this.incidents, boundaries }, range);
     }
   }
 }
 
-// Attempts of a run follow each other on one line. Steps that a later attempt has replaced are a line of their own, as is
-// a process that ran beside another one.
+// Attempts of a run continue one line. Steps that a later attempt has replaced have a line of their own, and so has a
+// process that ran at the same time as another one.
 function append(lines, item) {
   const { name, stream, steps, values, complete } = item;
-  const cut = steps.findIndex((step) => !holds(item, step));
+  const cut = steps.findIndex((step) => !isCurrent(item, step));
   const end = cut < 0 ? steps.length : cut;
   const follows = !(lines.get(name)?.steps.at(-1) >= steps[0]);
   extend(lines, follows ? name : `${name}\n${stream}`, { name, stream: follows ? "" : stream, replaced: false }, steps.slice(0, end), values.slice(0, end), complete);
@@ -195,14 +195,14 @@ function append(lines, item) {
 }
 
 // Whether no later attempt has replaced the step.
-function holds({ replaced_from }, step) {
+function isCurrent({ replaced_from }, step) {
   return replaced_from === null || step < replaced_from;
 }
 
 function extend(lines, key, about, steps, values, complete) {
   if (!steps.length) return;
   const line = lines.get(key) ?? { ...about, steps: [], values: [], breaks: [] };
-  if (!LOGGED.has(about.name)) line.breaks.push(...breaksOf(steps, complete, line.steps.at(-1)));
+  if (!OCCASIONAL.has(about.name)) line.breaks.push(...breaksOf(steps, complete, line.steps.at(-1)));
   steps.forEach((step, index) => {
     line.steps.push(step);
     line.values.push(number(values[index]));
@@ -210,12 +210,12 @@ function extend(lines, key, about, steps, values, complete) {
   lines.set(key, line);
 }
 
-// Where the attempts of a run begin, but for the first one.
+// The first steps of the run's attempts, except for the first attempt.
 export function boundariesOf(lives) {
   return lives.filter(({ number: count, first_step }) => count > 1 || first_step > 0).map(({ number: count, first_step }) => ({ step: first_step, words: `attempt ${count}` }));
 }
 
-// A comma parts the names of a question; one inside a tensor's name is written %2C.
-function inQuestion(name) {
+// Commas separate the names of a request; a comma inside a tensor's name is encoded as %2C.
+function encodeName(name) {
   return name.replaceAll("%", "%25").replaceAll(",", "%2C");
 }

@@ -1,4 +1,4 @@
-// Elements from data. Text is only ever set as text, so a hostile name stays a name.
+// Creates elements from data. Text is inserted as text only, so hostile names cannot become markup.
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -12,23 +12,23 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// The text with the signs that turn writing around made visible: exe.png is not to pass for gnp.exe.
+// Makes characters visible that reverse the direction of writing, so that gnp.exe cannot appear as exe.png.
 export function visible(text) {
   return String(text).replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f]/g, "\ufffd");
 }
 
-// The same children, only those rendered anew whose item changed: focus, selection and open folds survive a poll.
-export function keep(parent, items, key, render) {
+// Updates children by key and renders only changed items: focus, selection and open details survive a poll.
+export function updateChildren(parent, items, key, render) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const after = items.map((item) => {
     const name = String(key(item));
-    const seen = JSON.stringify(item);
+    const content = JSON.stringify(item);
     const old = before.get(name);
-    if (old && old.seen === seen) return old;
+    if (old && old.content === content) return old;
     const fresh = render(item);
     fresh.dataset.key = name;
-    fresh.seen = seen;
-    if (old) carryOver(old, fresh);
+    fresh.content = content;
+    if (old) transferState(old, fresh);
     return fresh;
   });
   after.forEach((child, index) => {
@@ -38,12 +38,12 @@ export function keep(parent, items, key, render) {
 }
 
 export function replace(parent, ...children) {
-  const kept = parent.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = parent.contains(document.activeElement) ? document.activeElement.id : "";
   parent.replaceChildren(...children.flat().filter(Boolean));
-  if (kept) document.getElementById(kept)?.focus();
+  if (focused) document.getElementById(focused)?.focus();
 }
 
-function carryOver(old, fresh) {
+function transferState(old, fresh) {
   const open = [...old.querySelectorAll("details")].map((fold) => fold.open);
   [...fresh.querySelectorAll("details")].forEach((fold, index) => (fold.open = open[index] ?? fold.open));
   const reachable = "a, button, summary, input, select";

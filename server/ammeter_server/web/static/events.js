@@ -1,56 +1,56 @@
-// The last events of a run, newest first, each in one line a person reads.
+// Lists the last events of a run, newest first, one line each.
 
 import { get } from "./api.js";
-import { keep, make } from "./dom.js";
-import { clock, moment, plain, plural, scale, whole } from "./words.js";
+import { make, updateChildren } from "./dom.js";
+import { clock, integer, moment, plain, plural, scale } from "./words.js";
 
-const SENTENCES = {
+const FORMATTERS = {
   "scaler.backoff": ({ from, to }) => `loss scale ${scale(from)} → ${scale(to)}`,
   "scaler.growth": ({ from, to }) => `loss scale ${scale(from)} → ${scale(to)}`,
-  "step.skipped": ({ scale: at, consecutive }) => `at loss scale ${scale(at)}` + (consecutive > 1 ? `, ${whole(consecutive)} in a row` : ""),
-  "gradient.nonfinite": ({ count, finite, last, tensors }) => `${plural(count, "tensor")} not finite, ${whole(finite)} finite; last one ${last ?? tensors?.at(-1)?.tensor}`,
+  "step.skipped": ({ scale: at, consecutive }) => `at loss scale ${scale(at)}` + (consecutive > 1 ? `, ${integer(consecutive)} in a row` : ""),
+  "gradient.nonfinite": ({ count, finite, last, tensors }) => `${plural(count, "tensor")} not finite, ${integer(finite)} finite; last one ${last ?? tensors?.at(-1)?.tensor}`,
   "guard.acted": ({ guard, action, reason }) => `the ${guard} guard ${action}: ${reason}`,
 };
-const BAD = new Set(["gradient.nonfinite", "step.skipped"]);
+const HIGHLIGHTED = new Set(["gradient.nonfinite", "step.skipped"]);
 let size = 25;
 
 export async function showEvents(place, run) {
   const answer = await get(`/runs/${encodeURIComponent(run)}/events`, { page_size: size });
   place.hidden = answer.items.length === 0;
   if (!place.firstChild) place.append(make("h2", {}, "Events, newest first"), make("div", { class: "scroll" }, table()), make("p", { class: "more" }));
-  const told = answer.items.filter((event) => !repeats(event));
-  keep(place.querySelector("tbody"), told, (event) => event.id, row);
+  const shown = answer.items.filter((event) => !repeats(event));
+  updateChildren(place.querySelector("tbody"), shown, (event) => event.id, row);
   const more = () => make("button", { onclick: () => { size = Math.min(size * 4, 500); showEvents(place, run); } }, "Show more");
-  keep(place.lastChild, answer.next_page_token && size < 500 ? [size] : [], () => "more", more);
+  updateChildren(place.lastChild, answer.next_page_token && size < 500 ? [size] : [], () => "more", more);
 }
 
-// The loss of every step is in its curve; of a skipped one run.log only says it again.
+// Omits events that only repeat values of the curves.
 function repeats({ name, data }) {
-  return name === "values.logged" && Object.keys(data ?? {}).every((each) => each === "loss" || each === "samples");
+  return name === "values.logged" && Object.keys(data ?? {}).every((key) => key === "loss" || key === "samples");
 }
 
 function table() {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   return make("table", { class: "events" },
-    make("thead", {}, make("tr", {}, column("Step", "num"), column("Time"), column("Event"), column("What"), column("Rank", "num wide"))), make("tbody"));
+    make("thead", {}, make("tr", {}, column("Step", "num"), column("Time"), column("Event"), column("Details"), column("Rank", "num wide"))), make("tbody"));
 }
 
-// step: of the run, which counts on over its attempts.
+// step: in its attempt; step + step_offset is the step of the run.
 function row({ step, step_offset, time, name, data, rank }) {
   return make("tr", {},
-    make("td", { class: "num", title: step_offset ? `Step ${whole(step)} of its attempt` : null }, whole(step + step_offset)),
+    make("td", { class: "num", title: step_offset ? `Step ${integer(step)} of its attempt` : null }, integer(step + step_offset)),
     make("td", { class: "quiet", title: moment(time) }, clock(time)),
-    make("td", { class: BAD.has(name) ? "code warn" : "code" }, make("bdi", {}, name)),
-    make("td", { class: "what" }, make("bdi", {}, said(name, data ?? {}))),
-    make("td", { class: "num wide quiet" }, whole(rank)));
+    make("td", { class: HIGHLIGHTED.has(name) ? "code warn" : "code" }, make("bdi", {}, name)),
+    make("td", { class: "what" }, make("bdi", {}, describe(name, data ?? {}))),
+    make("td", { class: "num wide quiet" }, integer(rank)));
 }
 
-function said(name, data) {
+function describe(name, data) {
   try {
-    const text = SENTENCES[name]?.(data);
+    const text = FORMATTERS[name]?.(data);
     if (text) return text;
   } catch {
-    // an event of another shape is shown as it is
+    // events with unexpected data are shown unformatted
   }
   return plain(data);
 }

@@ -1,4 +1,4 @@
-// Exponents: how large the elements of all gradients were at each full reading, against what float16 can hold.
+// Exponents of all gradient elements at each full reading, compared with the range of float16.
 
 import { changed } from "./api.js";
 import { boundariesOf } from "./charts.js";
@@ -6,15 +6,15 @@ import { make, replace } from "./dom.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
 import { dark, legend, logarithmic, shades } from "./shades.js";
-import { number, plural, raised, scale, share, short, whole } from "./words.js";
+import { integer, number, plural, raised, scale, share, short } from "./words.js";
 
-const ROW = 4;
-const STRIP = 3;
-const POINT = 3;
-const NAMED = 8;
-const LEAST = 1e-5;
+const ROW_HEIGHT = 4;
+const STRIP_ROWS = 3;
+const COLUMN_WIDTH = 3;
+const LABEL_EVERY = 8;
+const MIN_SHARE = 1e-5;
 
-// Powers of two that float16 begins and ends at. Elements of an exponent below the last of them are lost.
+// Limits of float16 as powers of two. Elements below the last one become zero.
 const LIMITS = [
   { exponent: 16, name: "float16 max 65504" },
   { exponent: -14, name: "normal 2⁻¹⁴" },
@@ -25,11 +25,11 @@ export class Exponents {
   constructor(place, run, charts) {
     this.path = `/runs/${encodeURIComponent(run)}/spectrum`;
     this.charts = charts;
-    this.fold = new Fold(place, "Exponents of all gradients", () => this.ask());
+    this.fold = new Fold(place, "Exponents of all gradients", () => this.update());
     this.facts = make("p", { class: "quiet" });
-    this.none = make("p", { class: "empty small", hidden: true });
+    this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
-    this.fold.body.append(this.none, this.picture);
+    this.fold.body.append(this.emptyNote, this.picture);
     this.picture.append(this.facts);
     this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last) });
     this.legend = make("div", {});
@@ -41,18 +41,18 @@ export class Exponents {
     this.reached = run.last_step;
     this.precision = run.precision;
     this.boundaries = boundariesOf(run.lives ?? []);
-    return this.fold.due();
+    return this.fold.markStale();
   }
 
-  async ask() {
+  async update() {
     const { rank, range } = this.charts;
-    const asked = { rank, from: range?.[0], to: range?.[1], points: Math.max(50, Math.round(this.grid.room() / POINT)), page_size: 1000 };
-    const question = JSON.stringify(asked);
-    const answer = await changed(question === this.question ? this.tag : null, this.path, asked);
+    const query = { rank, from: range?.[0], to: range?.[1], points: Math.max(50, Math.round(this.grid.room() / COLUMN_WIDTH)), page_size: 1000 };
+    const queryKey = JSON.stringify(query);
+    const answer = await changed(queryKey === this.queryKey ? this.tag : null, this.path, query);
     if (!answer) return;
-    this.question = question;
+    this.queryKey = queryKey;
     this.tag = answer.tag;
-    this.readings = readingsOf(answer.said.items);
+    this.readings = readingsOf(answer.content.items);
     this.range = range;
     this.draw();
   }
@@ -60,13 +60,13 @@ export class Exponents {
   draw() {
     const { readings } = this;
     if (!readings) return;
-    this.none.hidden = readings.length > 0;
+    this.emptyNote.hidden = readings.length > 0;
     this.picture.hidden = readings.length === 0;
-    this.fold.said.textContent = readings.length ? this.fact() : "";
-    this.none.textContent = this.range ? "No full statistics of these steps." : "No full statistics of this run yet: exponents are counted with every eighth full reading.";
+    this.fold.facts.textContent = readings.length ? this.fact() : "";
+    this.emptyNote.textContent = this.range ? "No full statistics in these steps." : "No full statistics of this run yet: every eighth full reading counts exponents.";
     if (!readings.length) return;
     this.facts.textContent = this.scaled();
-    replace(this.legend, legend(logarithmic(LEAST, 1), percent, [["broken", "NaN or Inf"], ["", "none, or not read"]]));
+    replace(this.legend, legend(logarithmic(MIN_SHARE, 1), percent, [["broken", "NaN or Inf"], ["", "none, or not measured"]]));
     this.grid.show(this.pictured());
   }
 
@@ -75,10 +75,10 @@ export class Exponents {
     const { lowest, counts } = readings.at(-1);
     const rows = rowsOf(lowest, counts.length);
     const [first, last] = range ? [range[0], range[1] + 1] : [readings[0].step, Math.max(readings.at(-1).last + 1, this.reached + 1)];
-    const columns = columnsOf(readings, ((last - first) * POINT) / this.grid.room());
+    const columns = columnsOf(readings, ((last - first) * COLUMN_WIDTH) / this.grid.room());
     const edges = columns.flatMap(({ from, to }, column) => (column === columns.length - 1 ? [from, to] : [from]));
     const ramp = shades();
-    const scale = logarithmic(LEAST, 1);
+    const scale = logarithmic(MIN_SHARE, 1);
     const shareIn = (column, { exponent, kind }) => {
       const { counts, zeros, nonfinite, all } = readings[column];
       return (kind === "zeros" ? zeros : kind === "nonfinite" ? nonfinite : counts[exponent - lowest] ?? 0) / all;
@@ -86,52 +86,52 @@ export class Exponents {
     const shown = (column, row) => (row.kind === "nonfinite" ? 0 : shareIn(column, row));
     const shade = (reading, row) => (reading !== null && shown(reading, row) > 0 ? ramp[scale.shade(shown(reading, row))] : 0);
     return {
-      edges, first, last, rows: rows.length, rowHeight: ROW, letters: 18,
+      edges, first, last, rows: rows.length, rowHeight: ROW_HEIGHT, letters: 18,
       shades: (row) => Uint32Array.from(columns, ({ reading }) => shade(reading, rows[row])),
       broken: (row, column) => rows[row].kind === "nonfinite" && columns[column].reading !== null && readings[columns[column].reading].nonfinite > 0,
       name: (row) => nameOf(rows, row),
       boundaries: this.boundaries,
       lines: LIMITS.map(({ exponent }) => rows.findIndex((row) => row.exponent === exponent - 1)).filter((row) => row >= 0),
       begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: columns.length - 1 },
-      say: (row, column) => {
+      describe: (row, column) => {
         const { reading, from, to } = columns[column];
-        if (reading === null) return `steps ${whole(Math.ceil(from))} to ${whole(Math.ceil(to) - 1)}  ·  not read`;
-        return said(rows[row], shareIn(reading, rows[row]), readings[reading], [lowest, lowest + counts.length - 1]);
+        if (reading === null) return `steps ${integer(Math.ceil(from))} to ${integer(Math.ceil(to) - 1)}  ·  not measured`;
+        return describe(rows[row], shareIn(reading, rows[row]), readings[reading], [lowest, lowest + counts.length - 1]);
       },
-      words: `${this.fact()}. ${this.brokenWords()} ${this.scaled()}`, hint: "Drag to choose steps.",
+      words: `${this.fact()}. ${this.brokenWords()} ${this.scaled()}`, hint: "Drag to select steps.",
     };
   }
 
-  // What a person would read off the last column.
+  // The facts of the last column.
   fact() {
     const { step, lowest, counts, zeros, nonfinite, all } = this.readings.at(-1);
     const below = (limit) => counts.reduce((sum, count, index) => sum + (lowest + index < limit ? count : 0), 0) / all;
-    return `At step ${whole(step)}: ${percent(below(-14))} below 2⁻¹⁴, where float16 loses bits, ${percent(below(-24))} below 2⁻²⁴, its smallest, ${percent(zeros / all)} zero${nonfinite ? `, ${percent(nonfinite / all)} NaN or Inf` : ""}`;
+    return `At step ${integer(step)}: ${percent(below(-14))} below 2⁻¹⁴, where float16 loses bits, ${percent(below(-24))} below 2⁻²⁴, its smallest, ${percent(zeros / all)} zero${nonfinite ? `, ${percent(nonfinite / all)} NaN or Inf` : ""}`;
   }
 
   brokenWords() {
     const first = this.readings.find(({ nonfinite }) => nonfinite > 0);
-    return first ? `NaN or Inf from step ${whole(first.step)}.` : "None is NaN or Inf.";
+    return first ? `NaN or Inf from step ${integer(first.step)}.` : "None is NaN or Inf.";
   }
 
   scaled() {
     const { readings, precision } = this;
     const scales = [...new Set(readings.map((reading) => number(reading.scale)))];
     const last = scales.at(-1);
-    const held = last === null ? "Gradients as they were read; the loss scale is not known."
-      : scales.every((each) => each === 1) ? "Gradients as they are: there was no loss scale, or it was 1."
-        : `Scaled gradients, as float16 has to hold them: times the loss scale, ${scale(readings.at(-1).scale)} at the last reading.`;
-    const wide = precision === "bfloat16" || precision === "float32" ? ` ${precision} holds 2⁻¹²⁶ to 2¹²⁷, far beyond this picture.` : "";
+    const scaleText = last === null ? "Gradients as measured; the loss scale is unknown."
+      : scales.every((value) => value === 1) ? "Unscaled gradients: there was no loss scale, or it was 1."
+        : `Scaled gradients, as stored in float16: multiplied by the loss scale, ${scale(readings.at(-1).scale)} at the last reading.`;
+    const wide = precision === "bfloat16" || precision === "float32" ? ` ${precision} represents 2⁻¹²⁶ to 2¹²⁷, far beyond this chart.` : "";
     const summed = Math.max(...readings.map(({ readings: count }) => count));
-    return `${held}${wide}${summed > 1 ? ` A column sums up to ${plural(summed, "reading")}.` : ""}`;
+    return `${scaleText}${wide}${summed > 1 ? ` A column sums up to ${plural(summed, "reading")}.` : ""}`;
   }
 }
 
-// One after the other, whatever life they are of. What a later life did again counts; other bins than the last one's do not.
+// Readings of all attempts in order. Steps that a later attempt repeats count once; readings with other bins are omitted.
 function readingsOf(items) {
   const readings = [];
   const bins = ({ lowest, counts }) => `${lowest} ${counts[0]?.length}`;
-  for (const item of items.filter((each) => bins(each) === bins(items.at(-1)))) {
+  for (const item of items.filter((spectrum) => bins(spectrum) === bins(items.at(-1)))) {
     while (readings.length && readings.at(-1).step >= item.steps[0]) readings.pop();
     item.steps.forEach((step, index) => {
       const [counts, zeros, nonfinite] = [item.counts[index], item.zeros[index], item.nonfinite[index]];
@@ -142,36 +142,36 @@ function readingsOf(items) {
   return readings;
 }
 
-// From top to bottom: what is not finite, exponents from the highest, zeros.
+// From top to bottom: non-finite elements, exponents from the highest, zeros.
 function rowsOf(lowest, count) {
-  const strip = (kind) => Array.from({ length: STRIP }, () => ({ kind }));
+  const strip = (kind) => Array.from({ length: STRIP_ROWS }, () => ({ kind }));
   const gap = { kind: "gap" };
   return [...strip("nonfinite"), gap, ...Array.from({ length: count }, (_, index) => ({ exponent: lowest + count - 1 - index })), gap, ...strip("zeros")];
 }
 
-// At the lower edge of its row, where 2 to its power is.
+// At the lower edge of its row, which is that power of two.
 function nameOf(rows, row) {
   const { exponent, kind } = rows[row];
   if (kind === "nonfinite" || kind === "zeros") return rows[row - 1]?.kind === kind && rows[row + 1]?.kind === kind ? { text: kind === "zeros" ? "0" : "NaN, Inf" } : null;
-  const limit = LIMITS.find((each) => each.exponent - 1 === exponent);
+  const limit = LIMITS.find((edge) => edge.exponent - 1 === exponent);
   if (limit) return { text: limit.name, tone: "ink", at: 0 };
-  const near = LIMITS.some((each) => Math.abs(each.exponent - exponent) < 4);
+  const near = LIMITS.some((edge) => Math.abs(edge.exponent - exponent) < 4);
   const outermost = rows[row + 1].kind === "gap";
-  return exponent !== undefined && exponent % NAMED === 0 && !near && !outermost ? { text: `2${raised(exponent)}`, at: 1 } : null;
+  return exponent !== undefined && exponent % LABEL_EVERY === 0 && !near && !outermost ? { text: `2${raised(exponent)}`, at: 1 } : null;
 }
 
-function said({ exponent, kind }, part, { step, last, scale: at }, [lowest, highest]) {
+function describe({ exponent, kind }, part, { step, last, scale: at }, [lowest, highest]) {
   const where = { nonfinite: "NaN or Inf", zeros: "zero", gap: "" }[kind] ?? (exponent === highest ? `at or above 2${raised(exponent)}`
     : exponent === lowest ? `below 2${raised(exponent + 1)}` : `from 2${raised(exponent)} to 2${raised(exponent + 1)}`);
-  return `${last > step ? `steps ${whole(step)} to ${whole(last)}` : `step ${whole(step)}`}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
+  return `${last > step ? `steps ${integer(step)} to ${integer(last)}` : `step ${integer(step)}`}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
 }
 
 function percent(value) {
   return value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : share(value);
 }
 
-// A column for each reading at its own steps, no wider than those but so that it is seen (least, in steps), and one for the
-// steps between two readings, which were not read and are left empty: reading is null there.
+// A column for each reading at its own steps, at least `least` steps wide to be visible, and an empty one (reading is null)
+// for the steps between two readings.
 function columnsOf(readings, least) {
   const columns = [];
   readings.forEach(({ step, last }, reading) => {

@@ -1,47 +1,47 @@
-// A part of the page that is folded away and opened, and asks only while it is open and somebody can see it.
+// A collapsible section that requests data only while it is open and visible.
 
 import { make } from "./dom.js";
 
 export class Fold {
-  // ask() brings what it shows up to date.
-  constructor(place, title, ask) {
+  // update() refreshes the content.
+  constructor(place, title, update) {
     this.place = place;
-    this.ask = ask;
-    this.stale = this.asking = false;
-    this.said = make("span", { class: "quiet" });
+    this.update = update;
+    this.stale = this.updating = false;
+    this.facts = make("span", { class: "quiet" });
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
     this.body = make("div", { class: "card" });
-    this.fold = make("details", { class: "fold", open: true, ontoggle: () => this.look() }, make("summary", {}, make("h2", {}, title), this.said), this.problem, this.body);
+    this.fold = make("details", { class: "fold", open: true, ontoggle: () => this.updateIfVisible() }, make("summary", {}, make("h2", {}, title), this.facts), this.problem, this.body);
     place.append(this.fold);
-    new IntersectionObserver(() => this.look()).observe(place);
+    new IntersectionObserver(() => this.updateIfVisible()).observe(place);
   }
 
-  seen() {
+  isVisible() {
     const { top, bottom } = this.place.getBoundingClientRect();
     return this.fold.open && !document.hidden && bottom > 0 && top < innerHeight;
   }
 
-  // There may be something new. Asks now, or once it is seen.
-  due() {
+  // Marks the content as outdated. Updates now, or when the section becomes visible.
+  markStale() {
     this.stale = true;
-    return this.look();
+    return this.updateIfVisible();
   }
 
-  async look() {
-    if (this.asking) return;
-    this.asking = true;
+  async updateIfVisible() {
+    if (this.updating) return;
+    this.updating = true;
     try {
-      while (this.stale && this.seen()) {
+      while (this.stale && this.isVisible()) {
         this.stale = false;
-        await this.ask();
+        await this.update();
         this.problem.hidden = true;
       }
     } catch (problem) {
       this.stale = true;
-      this.problem.hidden = !problem.status; // that nobody answers is said on top
+      this.problem.hidden = !problem.status; // the page's header reports a collector that does not respond
       this.problem.textContent = problem.message;
     } finally {
-      this.asking = false;
+      this.updating = false;
     }
   }
 }

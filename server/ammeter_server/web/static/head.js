@@ -1,7 +1,7 @@
-// The head of a run's page: its name, whether it lives, and the numbers asked for first.
+// The head of a run's page: name, state and main figures.
 
-import { keep, make, replace, visible } from "./dom.js";
-import { ago, moment, plain, plural, scaleLong, severalLosses, share, short, span, whole } from "./words.js";
+import { make, replace, updateChildren, visible } from "./dom.js";
+import { ago, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
 
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
@@ -11,20 +11,20 @@ export function showHead(place, run, incidents) {
     place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }), make("p", { class: "facts" }));
   }
   const [title, figures, facts, line] = place.children;
-  keep(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
+  updateChildren(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
     make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state}` }, state)));
-  keep(figures, numbers(run), (figure) => figure.name, figure);
-  const text = visible(known(run).join("  ·  "));
+  updateChildren(figures, numbers(run), (figure) => figure.name, figure);
+  const text = visible(factsOf(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
-  keep(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }], ({ words }) => words,
+  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }], ({ words }) => words,
     ({ words, id, how = "" }) => make("a", { href: `/runs/${encodeURIComponent(id)}${how}` }, words));
 }
 
-// A run that comes back over an hour after its end is another one.
+// A run id that returns more than an hour after the end of its run gets a successor.
 function neighbours({ continues, continued_by }) {
   return [
-    { words: "The run before this one", id: continues },
-    { words: "It came back: the run after this one", id: continued_by },
+    { words: "Previous run of this id", id: continues },
+    { words: "Next run of this id", id: continued_by },
   ].filter(({ id }) => id);
 }
 
@@ -33,17 +33,17 @@ function numbers(run) {
   const counters = run.counters ?? {};
   const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
   return [
-    { name: "Step", value: whole(run.last_step), under: run.last_step_time, since: true, also: attempt(run) },
+    { name: "Step", value: integer(run.last_step), under: run.last_step_time, since: true, also: attempt(run) },
     loss(run, latest),
     { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
-    { name: "Skipped steps", value: whole(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${whole(attempts)}` : "" },
-    { name: "Non-finite steps", value: whole(counters.nonfinite_steps ?? 0) },
+    { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "" },
+    { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
   ];
 }
 
-// One of several losses is told by its line; what is known only as backward() got it, by that.
+// Several losses have their names below; so has a loss that is known only from backward().
 function loss(run, latest) {
   const names = [...(latest.loss === undefined ? [] : ["loss"]), ...severalLosses(run)];
   const alone = names.length < 2 && names[0] !== "loss_backward";
@@ -53,24 +53,24 @@ function loss(run, latest) {
   return { name: "Loss", value, under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
 }
 
-// The newest reading is not the newest step: which one it is of is said, and in how many there was one. After a skipped
-// step that the scaler has got over NaN is no alarm.
+// Readings may be older than the newest step; their step and number are shown. NaN is no alarm after a skipped step from
+// which the scaler has recovered.
 function norm(run, { grad_norm, grad_norm_step, loss }, { skipped, steps, nonfinite_steps, consecutive_skipped, grad_norms_read }) {
-  const some = grad_norms_read > 0 && grad_norms_read < steps ? [`in ${whole(grad_norms_read)} of ${whole(steps)} steps`] : [];
+  const some = grad_norms_read > 0 && grad_norms_read < steps ? [`measured in ${integer(grad_norms_read)} of ${integer(steps)} steps`] : [];
   const read = [...stale(run, grad_norm_step), ...some].join(", ");
   if (typeof grad_norm !== "string") return { under: read };
   const over = skipped > 0 && skipped === nonfinite_steps && consecutive_skipped === 0 && typeof loss !== "string";
-  return over ? { under: "read last at a skipped step" } : { bad: true, under: read };
+  return over ? { under: "last measured at a skipped step" } : { bad: true, under: read };
 }
 
 function stale({ last_step }, step) {
-  return step === undefined || step >= last_step ? [] : [`read last at step ${whole(step)}`];
+  return step === undefined || step >= last_step ? [] : [`last measured at step ${integer(step)}`];
 }
 
-// The step is the run's; that of its newest attempt is said beneath.
+// The figure is the step of the run; the step of the newest attempt is below.
 function attempt({ lives = [], last_step }) {
   const newest = lives.at(-1);
-  return lives.length > 1 ? `attempt ${newest.number}, its step ${whole(last_step - newest.step_offset)}` : "";
+  return lives.length > 1 ? `attempt ${newest.number}, step ${integer(last_step - newest.step_offset)}` : "";
 }
 
 function figure({ name, value, under, since, bad, also }) {
@@ -87,7 +87,7 @@ function overhead({ overhead_seconds, step_seconds }) {
   return step_seconds > 0 ? `Ammeter ${share(overhead_seconds, step_seconds)}` : "";
 }
 
-function known(run) {
+function factsOf(run) {
   const lasted = run.started ? (Date.parse(run.ended ?? run.last_step_time ?? run.started) - Date.parse(run.started)) / 1000 : 0;
   return [
     run.project,
@@ -101,16 +101,16 @@ function known(run) {
   ].filter(Boolean);
 }
 
-// Below everything: what was lost on the way, the run's settings and tags.
+// The end of the page: lost records, settings and tags of the run.
 export function showDetails(place, run) {
   const { config, tags, lost, id, command } = run;
-  keep(place, [{ config, tags, lost, id, command }], () => "details", details);
+  updateChildren(place, [{ config, tags, lost, id, command }], () => "details", details);
 }
 
 function details({ config, tags, lost, id, command }) {
   const gone = Object.entries(lost ?? {});
   return make("div", {},
-    gone.length ? make("div", { class: "note" }, make("h2", {}, "Records lost on the way"),
+    gone.length ? make("div", { class: "note" }, make("h2", {}, "Lost records"),
       make("ul", {}, gone.map(([reason, { steps, events }]) => make("li", {}, `${reason}: ${plural(steps, "step")}, ${plural(events, "event")}`)))) : null,
     make("details", {}, make("summary", {}, "Settings of the run"),
       pairs([["id", id], ...(command ? [["command", command]] : []), ...Object.entries(config ?? {}), ...Object.entries(tags ?? {})])),

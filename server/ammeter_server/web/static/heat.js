@@ -1,5 +1,4 @@
-// Tensors over steps: one stat of every tensor in the order of the model, as a heat map. Where a NaN was born is where
-// the stripes begin.
+// A heat map of one stat of every tensor over steps, in the order of the model. Stripes begin at the origin of a NaN.
 
 import { boundariesOf } from "./charts.js";
 import { make, replace, visible } from "./dom.js";
@@ -7,12 +6,12 @@ import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
 import { readMatrix } from "./matrix.js";
 import { colours, dark, legend, linear, pixel, scaleOf, shades } from "./shades.js";
-import { plural, share, short, whole } from "./words.js";
+import { integer, plural, share, short } from "./words.js";
 
-const ROW = 16;
-const FEW = 12;
+const ROW_HEIGHT = 16;
+const MAX_TALL_ROWS = 12;
 
-// counts: how many elements; with share as a share of them. lowest: what a person has to see is the smallest of some steps.
+// counts: numbers of elements; with share, shares of them. lowest: a cell shows the smallest value of its steps.
 const STATS = {
   "grad.norm": { words: "Gradient norm", unit: "L2, unscaled" },
   "grad.absmax": { words: "Largest gradient", unit: "finite, unscaled" },
@@ -24,7 +23,7 @@ const STATS = {
   "grad.agreement": { words: "Gradient agreement", unit: "cosine between neighbouring readings", lowest: true, linear: true },
   "weight.norm": { words: "Weight norm", unit: "L2, of sampled elements" },
   "weight.nonfinite": { words: "Non-finite weights", unit: "of sampled elements", counts: true },
-  "update.ratio": { words: "Update to weight", unit: "norm of the one over norm of the other" },
+  "update.ratio": { words: "Update to weight", unit: "update norm over weight norm" },
   "update.lost": { words: "Lost updates", unit: "share of sampled elements that a step did not change", share: true },
 };
 
@@ -34,15 +33,15 @@ export class Heat {
     this.charts = charts;
     this.stat = "grad.norm";
     this.incidents = [];
-    this.fold = new Fold(place, "Tensors over steps", () => this.ask());
-    this.choice = make("select", { id: "heat-stat", "aria-label": "What is shown of each tensor", onchange: () => this.choose(this.choice.value) },
+    this.fold = new Fold(place, "Tensors over steps", () => this.update());
+    this.choice = make("select", { id: "heat-stat", "aria-label": "Statistic", onchange: () => this.choose(this.choice.value) },
       Object.entries(STATS).map(([stat, { words }]) => make("option", { value: stat }, words)));
     this.unit = make("span", { class: "quiet" });
     this.worst = make("span", { class: "worst" });
-    this.none = make("p", { class: "empty small", hidden: true });
+    this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
     this.legend = make("div", {});
-    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.worst), this.none, this.picture);
+    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.worst), this.emptyNote, this.picture);
     this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last), press: (row) => charts.show(this.matrix.items[row].name) });
     this.picture.append(this.legend);
     dark.addEventListener("change", () => this.draw());
@@ -51,7 +50,7 @@ export class Heat {
   follow(run) {
     this.reached = run.last_step;
     this.boundaries = boundariesOf(run.lives ?? []);
-    return this.fold.due();
+    return this.fold.markStale();
   }
 
   mark(incidents) {
@@ -63,16 +62,16 @@ export class Heat {
 
   choose(stat) {
     this.stat = stat;
-    this.fold.due();
+    this.fold.markStale();
   }
 
-  async ask() {
+  async update() {
     const { rank, range } = this.charts;
-    const asked = { stat: this.stat, rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
+    const query = { stat: this.stat, rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
     const { share, counts } = STATS[this.stat];
-    const found = await readMatrix(this.run, asked, { reached: this.reached ?? 0, shares: share && counts }, this.matrix);
-    if (found === this.matrix) return;
-    this.matrix = found;
+    const matrix = await readMatrix(this.run, query, { reached: this.reached ?? 0, shares: share && counts }, this.matrix);
+    if (matrix === this.matrix) return;
+    this.matrix = matrix;
     this.range = range;
     this.draw();
   }
@@ -81,17 +80,17 @@ export class Heat {
     const { matrix } = this;
     if (!matrix) return;
     const empty = matrix.filled === 0;
-    this.none.hidden = !empty;
+    this.emptyNote.hidden = !empty;
     this.picture.hidden = empty;
-    const said = STATS[matrix.stat];
-    this.none.textContent = matrix.items.length ? `${said.words}: not measured in these steps.` : "No tensor of this run has been read yet.";
-    this.unit.textContent = said.unit;
-    this.fold.said.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}${matrix.cut ? ", the first of the model" : ""}` : "";
+    const stat = STATS[matrix.stat];
+    this.emptyNote.textContent = matrix.items.length ? `${stat.words}: not measured in these steps.` : "No tensor of this run was measured yet.";
+    this.unit.textContent = stat.unit;
+    this.fold.facts.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}${matrix.cut ? ", the first ones of the model" : ""}` : "";
     this.showWorst();
     if (empty) return;
     const scale = this.scale();
     const marked = [...new Set(this.tones().values())].map((severity) => [`mark ${severity}`, `${severity === "page" ? "urgent" : "open"} incident`]);
-    replace(this.legend, legend(scale, this.say(), [...(scale.low > 0 ? [["nought", "0"]] : []), ["broken", "NaN or Inf"], ["", "not measured"], ...marked]));
+    replace(this.legend, legend(scale, this.formatter(), [...(scale.low > 0 ? [["nought", "0"]] : []), ["broken", "NaN or Inf"], ["", "not measured"], ...marked]));
     this.grid.show(this.pictured(scale));
     if (!this.shown) this.reveal();
     this.shown = true;
@@ -99,11 +98,11 @@ export class Heat {
 
   scale() {
     const { stat, finite } = this.matrix;
-    const said = STATS[stat];
-    return said.linear ? linear(-1, 1) : scaleOf(finite, said.share ? 1 : Infinity);
+    const { linear: isLinear, share } = STATS[stat];
+    return isLinear ? linear(-1, 1) : scaleOf(finite, share ? 1 : Infinity);
   }
 
-  say() {
+  formatter() {
     return STATS[this.matrix.stat].share ? percent : (value, digits = 3) => short(value, digits);
   }
 
@@ -113,19 +112,19 @@ export class Heat {
     const tones = this.tones();
     const [first, last] = this.range ? [this.range[0], this.range[1] + 1] : [steps[0], steps.at(-1)];
     return {
-      edges: steps, first, last, rows: items.length, rowHeight: items.length > FEW ? ROW : 22,
+      edges: steps, first, last, rows: items.length, rowHeight: items.length > MAX_TALL_ROWS ? ROW_HEIGHT : 22,
       letters: items.reduce((most, { name }) => Math.max(most, name.length), 0),
       shades: shader(matrix, scale), broken: (row, column) => isBroken(matrix.at(row, column)),
       name: (row) => ({ text: visible(items[row].name), tone: tones.get(row) }),
       flags: [...broken.map(({ row }) => ({ row, tone: "page" })), ...[...tones].map(([row, tone]) => ({ row, tone }))],
       starts: this.incidents, boundaries: this.boundaries,
       begin: this.spot() ?? { row: 0, column: columns - 1 },
-      say: (row, column) => this.cell(row, column),
-      words: this.words(), hint: "Drag to choose steps, click a row for its curve.",
+      describe: (row, column) => this.cell(row, column),
+      words: this.words(), hint: "Drag to select steps. Click a row to show its curve.",
     };
   }
 
-  // The tensors that open incidents name; where one names a module only, those of it.
+  // The tensors of open incidents, or all tensors of their module.
   tones() {
     const { items } = this.matrix;
     const tones = new Map();
@@ -136,7 +135,7 @@ export class Heat {
     return tones;
   }
 
-  // The last tensor in the model among those that were not finite first: there it was born, if in the backward pass.
+  // Among the tensors that were non-finite first the last in the model: the origin, if it is in the backward pass.
   spot() {
     const { broken } = this.matrix;
     const first = Math.min(...broken.map(({ step }) => step));
@@ -146,8 +145,8 @@ export class Heat {
   showWorst() {
     const { items, broken } = this.matrix;
     const spot = this.spot();
-    replace(this.worst, spot ? make("button", { class: "link bad", title: "Show it in the picture", onclick: () => this.show(spot) },
-      `NaN or Inf in ${whole(broken.length)} of ${whole(items.length)}, from step ${whole(spot.step)} in `, make("bdi", { class: "code" }, items[spot.row].name)) : null);
+    replace(this.worst, spot ? make("button", { class: "link bad", title: "Show the cell", onclick: () => this.show(spot) },
+      `NaN or Inf in ${integer(broken.length)} of ${integer(items.length)}, from step ${integer(spot.step)} in `, make("bdi", { class: "code" }, items[spot.row].name)) : null);
   }
 
   show(spot) {
@@ -166,29 +165,29 @@ export class Heat {
     const spot = this.spot();
     const most = least ? lowest : highest;
     return [
-      `${words} of ${plural(items.length, "tensor")} over steps ${whole(steps[0])} to ${whole(steps.at(-1) - 1)}.`,
-      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${whole(spot.step)}, the last of them in the model is ${visible(items[spot.row].name)}.` : counts ? "" : "None of them is NaN or Inf.",
-      most ? `${least ? "Lowest" : "Highest"}: ${this.say()(most[2])} in ${visible(items[most[0]].name)} at step ${whole(this.matrix.stepAt(most[0], most[1]))}.` : "",
+      `${words} of ${plural(items.length, "tensor")} over steps ${integer(steps[0])} to ${integer(steps.at(-1) - 1)}.`,
+      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${integer(spot.step)}, the last of them in the model is ${visible(items[spot.row].name)}.` : counts ? "" : "None of them is NaN or Inf.",
+      most ? `${least ? "Lowest" : "Highest"}: ${this.formatter()(most[2])} in ${visible(items[most[0]].name)} at step ${integer(this.matrix.stepAt(most[0], most[1]))}.` : "",
     ].filter(Boolean).join(" ");
   }
 
-  // Which steps a column stands for.
+  // The steps of a column.
   when(column) {
     const [first, last] = [this.matrix.steps[column], this.matrix.steps[column + 1] - 1];
-    return first === last ? `step ${whole(first)}` : `steps ${whole(first)} to ${whole(last)}`;
+    return first === last ? `step ${integer(first)}` : `steps ${integer(first)} to ${integer(last)}`;
   }
 
-  // What a cell shows, and the step at which that was measured.
+  // The value of a cell, and the step of its measurement.
   cell(row, column) {
     const { stat, items, steps } = this.matrix;
     const value = this.matrix.at(row, column);
     const name = visible(items[row].name);
     if (value === null) return `${name}  ·  ${this.when(column)}  ·  not measured`;
     const single = steps[column] + 1 === steps[column + 1];
-    const at = `step ${whole(this.matrix.stepAt(row, column))}`;
-    if (single) return `${name}  ·  ${at}  ·  ${this.say()(value)}`;
+    const at = `step ${integer(this.matrix.stepAt(row, column))}`;
+    if (single) return `${name}  ·  ${at}  ·  ${this.formatter()(value)}`;
     const most = !Number.isFinite(value) ? "one of" : STATS[stat].lowest ? "lowest of" : "highest of";
-    return `${name}  ·  ${at}  ·  ${this.say()(value)}, ${most} ${this.when(column)}`;
+    return `${name}  ·  ${at}  ·  ${this.formatter()(value)}, ${most} ${this.when(column)}`;
   }
 }
 
@@ -200,7 +199,7 @@ function percent(value) {
   return Number.isFinite(value) && value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : Number.isFinite(value) ? share(value) : short(value);
 }
 
-// The pixels of a row: shades, one for zero, nothing for what was not measured.
+// The pixels of a row: shades, one colour for zero, transparent without a measurement.
 function shader({ columns, at }, scale) {
   const ramp = shades();
   const nought = pixel(colours().nought);

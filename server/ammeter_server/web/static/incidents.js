@@ -1,12 +1,12 @@
-// The incidents of a run as a person at night reads them: what happened, why, what to do, and where.
+// The incidents of a run: title, cause, fix and place.
 
 import { get, post } from "./api.js";
-import { keep, make, replace } from "./dom.js";
+import { make, replace, updateChildren } from "./dom.js";
 import { pairs } from "./head.js";
-import { ago, clock, moment, plural, whole } from "./words.js";
+import { ago, clock, integer, moment, plural } from "./words.js";
 
-// doors: changed() after an incident was handled, zoom(step) to show a step in the charts.
-export function showIncidents(place, run, incidents, doors) {
+// actions: changed() after an incident was handled, zoom(step) to show a step in the charts.
+export function showIncidents(place, run, incidents, actions) {
   const urgent = (incident) => (incident.severity === "page" ? 0 : 1);
   const open = incidents.filter((incident) => incident.state !== "closed");
   const closed = incidents.filter((incident) => incident.state === "closed");
@@ -14,54 +14,54 @@ export function showIncidents(place, run, incidents, doors) {
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
   const [now, before] = place.children;
   const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
-  keep(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, doors)));
+  updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, actions)));
   before.hidden = closed.length === 0;
-  if (run.state !== "running" && !before.hidden && !open.length && !before.told) before.open = before.told = true;
+  if (run.state !== "running" && !before.hidden && !open.length && !before.openedOnce) before.open = before.openedOnce = true;
   before.firstChild.textContent = plural(closed.length, "closed incident");
-  keep(before.lastChild, closed, (item) => item.id, (item) => card(item, doors));
+  updateChildren(before.lastChild, closed, (item) => item.id, (item) => card(item, actions));
 }
 
 function calm(run, closed) {
   if (run.last_step === null) return make("p", { class: "calm" }, "Waiting for the first step.");
-  if (!closed) return make("p", { class: "calm good" }, "Nothing wrong has been found.");
-  if (run.state === "running") return make("p", { class: "calm good" }, "Nothing is wrong now.");
-  return make("p", { class: "calm" }, `The run is over. ${plural(closed, "incident was", "incidents were")} closed:`);
+  if (!closed) return make("p", { class: "calm good" }, "No incidents.");
+  if (run.state === "running") return make("p", { class: "calm good" }, "No open incidents.");
+  return make("p", { class: "calm" }, `The run has ended. It has ${plural(closed, "closed incident")}:`);
 }
 
-function card(incident, doors) {
+function card(incident, actions) {
   const { severity, state } = incident;
   return make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},
       make("span", { class: "severity" }, severity),
       make("h2", {}, incident.title || incident.verdict),
-      make("span", { class: "buttons" }, buttons(incident, doors.changed))),
+      make("span", { class: "buttons" }, buttons(incident, actions.changed))),
     make("p", { class: "cause" }, incident.cause),
-    make("p", { class: "fix" }, make("strong", {}, "Do this"), incident.fix),
-    incident.step_offset ? make("p", { class: "quiet" }, `Steps in these sentences and in the evidence count from the start of this attempt, which is step ${whole(incident.step_offset)} of the run.`) : null,
-    spot(incident, doors.zoom),
+    make("p", { class: "fix" }, make("strong", {}, "Fix"), incident.fix),
+    incident.step_offset ? make("p", { class: "quiet" }, `Steps in these texts and in the evidence count from the start of this attempt, which is step ${integer(incident.step_offset)} of the run.`) : null,
+    spot(incident, actions.zoom),
     make("footer", {},
       evidence(incident), consequences(incident), deliveries(incident),
       make("a", { href: incident.runbook }, "Runbook"),
-      make("span", { class: "quiet" }, told(incident), " ", make("time", { "data-since": incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
+      make("span", { class: "quiet" }, stateText(incident), " ", make("time", { "data-since": incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
   );
 }
 
-function told({ state, closed_reason, acknowledged }) {
+function stateText({ state, closed_reason, acknowledged }) {
   if (state === "closed") return `closed: ${closed_reason} · opened`;
   return acknowledged ? "acknowledged · opened" : "opened";
 }
 
 function spot(incident, zoom) {
-  const said = [
-    ["first step", make("button", { class: "link", title: "Show it in the charts", onclick: () => zoom(incident.first_step + incident.step_offset) }, whole(incident.first_step + incident.step_offset))],
-    ["found at step", whole(incident.opened_step + incident.step_offset)],
-    ["last seen at step", whole(incident.last_step + incident.step_offset)],
+  const facts = [
+    ["first step", make("button", { class: "link", title: "Show this step in the charts", onclick: () => zoom(incident.first_step + incident.step_offset) }, integer(incident.first_step + incident.step_offset))],
+    ["detected at step", integer(incident.opened_step + incident.step_offset)],
+    ["last seen at step", integer(incident.last_step + incident.step_offset)],
     ["tensor", incident.tensor],
     ["module", incident.module],
     ["line", incident.caller],
     ["rank", incident.rank],
   ].filter(([name, value], index) => value !== null && value !== undefined && value !== "" && !(index === 1 && incident.opened_step === incident.first_step));
-  return make("dl", { class: "spot" }, said.map(([name, value]) =>
+  return make("dl", { class: "spot" }, facts.map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, value instanceof Element ? value : make("bdi", {}, String(value))))));
 }
 
@@ -73,30 +73,30 @@ function evidence({ evidence }) {
 function consequences({ consequences, step_offset }) {
   if (!consequences?.length) return null;
   return make("details", {}, make("summary", {}, plural(consequences.length, "consequence")),
-    make("ul", {}, consequences.map((each) => make("li", {}, make("strong", {}, each.title || each.verdict), ` from step ${whole(each.first_step + step_offset)}. ${each.cause ?? ""}`))));
+    make("ul", {}, consequences.map((finding) => make("li", {}, make("strong", {}, finding.title || finding.verdict), ` from step ${integer(finding.first_step + step_offset)}. ${finding.cause ?? ""}`))));
 }
 
-// Who was told is asked for when somebody wants to know.
+// Requests the notifications when the section is opened.
 function deliveries({ id }) {
   const place = make("div", { class: "deliveries" });
-  const look = async ({ target }) => {
+  const load = async ({ target }) => {
     if (!target.open) return;
     try {
       const { items } = await get(`/incidents/${encodeURIComponent(id)}/deliveries`);
-      replace(place, items.length ? make("ul", {}, items.map((each) => make("li", {}, delivery(each)))) : make("p", { class: "quiet" }, "Nobody: no channel is set up for it."));
+      replace(place, items.length ? make("ul", {}, items.map((item) => make("li", {}, delivery(item)))) : make("p", { class: "quiet" }, "None: no channel accepts this incident."));
     } catch (problem) {
       replace(place, make("p", { class: "problem", role: "alert" }, problem.message));
     }
   };
-  return make("details", { ontoggle: look }, make("summary", {}, "Who was told"), place);
+  return make("details", { ontoggle: load }, make("summary", {}, "Notifications"), place);
 }
 
 function delivery({ channel, kind, state, attempts, error, due, sent }) {
   const how = {
-    sent: `told at ${clock(sent)}`,
-    told: `told at ${clock(sent)}, and again until it is over`,
-    failed: "given up",
-    pending: attempts ? `not yet, tried ${plural(attempts, "time")}, again at ${clock(due)}` : `waits until ${clock(due)}`,
+    sent: `delivered at ${clock(sent)}`,
+    told: `delivered at ${clock(sent)}, repeated until the incident ends`,
+    failed: "failed",
+    pending: attempts ? `pending after ${plural(attempts, "attempt")}, next at ${clock(due)}` : `due at ${clock(due)}`,
   }[state];
   return [make("strong", {}, channel), ` ${kind}: ${how}`, error ? make("span", { class: "problem" }, ` ${error}`) : ""];
 }
@@ -108,9 +108,9 @@ function buttons(incident, changed) {
   };
   if (incident.state === "closed") return [];
   const quiet = incident.silenced && Date.parse(incident.silenced) > Date.now();
-  const hush = quiet ? make("span", { class: "quiet" }, `silent until ${clock(incident.silenced)}`) : offer("silence", "Silence for 8 h");
-  if (incident.state === "acknowledged") return [make("span", { class: "quiet" }, "acknowledged"), hush, offer("close", "Close")];
-  return [offer("acknowledge", "Acknowledge"), hush, offer("close", "Close")];
+  const silence = quiet ? make("span", { class: "quiet" }, `silenced until ${clock(incident.silenced)}`) : offer("silence", "Silence for 8 h");
+  if (incident.state === "acknowledged") return [make("span", { class: "quiet" }, "acknowledged"), silence, offer("close", "Close")];
+  return [offer("acknowledge", "Acknowledge"), silence, offer("close", "Close")];
 }
 
 async function act(button, incident, action, changed) {

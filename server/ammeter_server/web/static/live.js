@@ -1,59 +1,59 @@
-// Asking again and again: one question at a time, none while nobody looks, and a word when nobody answers. Or asking
-// once, and being told what changes.
+// Polling: one request at a time, none while the page is hidden, and a message while the collector does not respond.
+// Or following a stream of server-sent events.
 
 import { ago } from "./words.js";
 
-export function poll(look, pause) {
-  let lost = null;
-  const said = document.getElementById("connection");
-  const answered = () => {
-    if (lost) said.replaceChildren();
-    lost = null;
+export function poll(request, pause) {
+  let lostSince = null;
+  const message = document.getElementById("connection");
+  const connected = () => {
+    if (lostSince) message.replaceChildren();
+    lostSince = null;
   };
   const turn = async () => {
     let wait = 2000;
     if (document.hidden) wait = 500;
     else {
       try {
-        wait = (await look(answered)) ?? pause;
-        answered();
+        wait = (await request(connected)) ?? pause;
+        connected();
       } catch (problem) {
-        lost ??= new Date();
-        said.textContent = `No answer from the collector since ${lost.toLocaleTimeString("en-GB")}. Asking again …`;
+        lostSince ??= new Date();
+        message.textContent = `No response from the collector since ${lostSince.toLocaleTimeString("en-GB")}. Retrying …`;
         if (problem.status) console.warn(problem.message);
       }
-      tellAges();
+      updateAges();
     }
     setTimeout(turn, wait);
   };
   turn();
 }
 
-// Hands on what the collector tells of a path until it does not answer any more, or nobody looks. Where an answer ends,
-// the browser asks again by itself and says how far it was told, so that any collector can go on.
-export function follow(path, told) {
+// Passes on messages of a path until the collector stops responding or the page is hidden. When a response ends, the
+// browser reconnects with the last message's id, so that any collector can continue.
+export function follow(path, onMessage) {
   return new Promise((resolve, reject) => {
     const source = new EventSource("/api/v1" + path);
-    const ages = setInterval(tellAges, 1000);
-    const over = (problem) => {
+    const ages = setInterval(updateAges, 1000);
+    const end = (problem) => {
       source.close();
       clearInterval(ages);
       document.removeEventListener("visibilitychange", hidden);
       if (problem) reject(problem);
       else resolve();
     };
-    const hidden = () => document.hidden && over();
+    const hidden = () => document.hidden && end();
     let failed = 0;
     let turn = Promise.resolve();
     source.onopen = () => (failed = 0);
-    source.onerror = () => (++failed > 1 || source.readyState === EventSource.CLOSED) && over();
-    source.onmessage = ({ data }) => (turn = turn.then(() => told(JSON.parse(data))).catch(over));
+    source.onerror = () => (++failed > 1 || source.readyState === EventSource.CLOSED) && end();
+    source.onmessage = ({ data }) => (turn = turn.then(() => onMessage(JSON.parse(data))).catch(end));
     document.addEventListener("visibilitychange", hidden);
   });
 }
 
-// Elements with data-since show how long ago that was; kept current without rendering anything anew.
-export function tellAges() {
+// Updates elements with data-since, which show an age, without other rendering.
+export function updateAges() {
   for (const element of document.querySelectorAll("[data-since]")) {
     const text = ago(element.dataset.since);
     if (element.textContent !== text) element.textContent = text;

@@ -1,50 +1,50 @@
-// One stat of all tensors over the steps, as the collector gives it in float32, and what is to be seen in it.
+// Reads one stat of all tensors over steps as float32, and summarizes it.
 
 import { changed } from "./api.js";
 
-const PAGE = 1000;
-const MOST = 4000;
-const FEWER = 250;
+const PAGE_TENSORS = 1000;
+const MAX_TENSORS = 4000;
+const MAX_PAGED_CELLS = 250;
 const ABSENT = 0x7fc0a3a3;
-const SPARSE = 0.6;
-const SEEN = 150;
+const SPARSE_SHARE = 0.6;
+const IRREGULAR_CELLS = 150;
 
-// Reads it, unless it is still what was read before; then that. reached: the run's last step. shares: counts become shares
-// of a tensor's elements. Of so many tensors that it takes pages fewer cells are asked for; of a stat that is read at every
-// tenth step as many as were read, else there would be little but gaps; of one that is read now and then such as are seen.
-export async function readMatrix(run, asked, { reached, shares }, before) {
-  const question = JSON.stringify([run, asked]);
-  let known = before?.question === question ? before : null;
+// Reads a matrix, or returns the previous one if it is still current. reached: the run's last step. shares: converts counts
+// to shares of a tensor's elements. Requests fewer cells if tensors need several pages; as many cells as readings for a stat
+// that is sampled regularly, to avoid gaps; and cells of a visible width for a stat with irregular readings.
+export async function readMatrix(run, query, { reached, shares }, before) {
+  const key = JSON.stringify([run, query]);
+  let known = before?.key === key ? before : null;
   for (;;) {
-    const cells = known ? fitting(known, asked, reached) : asked.cells;
-    const found = await pages(run, { ...asked, cells }, known?.tag, shares);
-    if (!found) return known;
+    const cells = known ? fitting(known, query, reached) : query.cells;
+    const read = await pages(run, { ...query, cells }, known?.tag, shares);
+    if (!read) return known;
     const first = !known;
-    known = { ...found, question, grain: known ? known.grain : grainOf(found) };
-    if (!first || fitting(known, asked, reached) === cells) return known;
+    known = { ...read, key, grain: known ? known.grain : grainOf(read) };
+    if (!first || fitting(known, query, reached) === cells) return known;
   }
 }
 
 function fitting({ grain, more }, { cells, from, to }, reached) {
   const span = (to ?? reached) - (from ?? 0) + 1;
-  const room = more ? Math.min(cells, FEWER) : cells;
-  return Math.max(1, Math.min(room, grain === Infinity ? SEEN : grain ? Math.floor(span / grain) : room));
+  const room = more ? Math.min(cells, MAX_PAGED_CELLS) : cells;
+  return Math.max(1, Math.min(room, grain === Infinity ? IRREGULAR_CELLS : grain ? Math.floor(span / grain) : room));
 }
 
-// Steps from reading to reading where they leave gaps, Infinity where those are of any length, null without gaps.
+// Steps between readings if they leave gaps, Infinity if the gaps are irregular, null without gaps.
 function grainOf({ steps, columns, filled, widest }) {
-  if (columns < 20 || !filled || filled > SPARSE * columns) return null;
+  if (columns < 20 || !filled || filled > SPARSE_SHARE * columns) return null;
   const step = (steps.at(-1) - steps[0]) / columns;
   return widest * filled > 2 * columns ? Infinity : widest * step;
 }
 
-async function pages(run, asked, tag, shares) {
+async function pages(run, query, tag, shares) {
   const path = `/runs/${encodeURIComponent(run)}/tensors/matrix`;
-  const ask = (page, known) => changed(known, path, { ...asked, format: "float32", page_size: PAGE, page_token: page }, unpacked);
-  const first = await ask(null, tag);
+  const request = (page, known) => changed(known, path, { ...query, format: "float32", page_size: PAGE_TENSORS, page_token: page }, unpacked);
+  const first = await request(null, tag);
   if (!first) return null;
-  const parts = [first.said];
-  while (parts.at(-1).next_page_token && parts.length * PAGE < MOST && asked.cells <= FEWER) parts.push((await ask(parts.at(-1).next_page_token)).said);
+  const parts = [first.content];
+  while (parts.at(-1).next_page_token && parts.length * PAGE_TENSORS < MAX_TENSORS && query.cells <= MAX_PAGED_CELLS) parts.push((await request(parts.at(-1).next_page_token)).content);
   return { ...joined(parts, shares), tag: first.tag };
 }
 
@@ -57,7 +57,7 @@ async function unpacked(answer) {
   return { ...header, values: new Float32Array(data, begin, cells), bits: new Uint32Array(data, begin, cells), offsets: new Offsets(data, begin + 4 * cells, cells) };
 }
 
-// Arrays stay as they came, one for each page: row and column find a value in them.
+// Arrays stay as received, one per page; at() finds a value by row and column.
 function joined(parts, shares) {
   const [{ stat, steps }] = parts;
   const items = parts.flatMap((part) => part.items);
@@ -65,41 +65,41 @@ function joined(parts, shares) {
   const matrix = {
     stat, steps, items, columns, more: parts.length > 1 || parts[0].next_page_token !== null, cut: parts.at(-1).next_page_token !== null,
     at: (row, column) => {
-      const { values, bits } = parts[Math.floor(row / PAGE)];
-      const index = (row % PAGE) * columns + column;
+      const { values, bits } = parts[Math.floor(row / PAGE_TENSORS)];
+      const index = (row % PAGE_TENSORS) * columns + column;
       if (bits[index] === ABSENT) return null;
       return shares ? values[index] / Math.max(1, items[row].numel) : values[index];
     },
-    // The step at which the cell's value was measured.
-    stepAt: (row, column) => steps[column] + parts[Math.floor(row / PAGE)].offsets[(row % PAGE) * columns + column],
+    // The step of the cell's measurement.
+    stepAt: (row, column) => steps[column] + parts[Math.floor(row / PAGE_TENSORS)].offsets[(row % PAGE_TENSORS) * columns + column],
   };
-  return { ...matrix, ...looked(matrix) };
+  return { ...matrix, ...summary(matrix) };
 }
 
-// filled: columns with a value; widest: how far apart two of them are at most. finite: all values that are. broken: row and column of what was first not finite in each
-// tensor, and its step. highest, lowest: [row, column, value].
-function looked({ items, columns, at, stepAt }) {
-  const there = new Uint8Array(columns);
+// filled: number of columns with a value. widest: maximum distance between two of them. finite: all finite values. broken:
+// row, column and step of the first non-finite value of each tensor. highest, lowest: [row, column, value].
+function summary({ items, columns, at, stepAt }) {
+  const measuredColumns = new Uint8Array(columns);
   const finite = new Float32Array(items.length * columns);
   const broken = [];
   let [count, highest, lowest] = [0, null, null];
   for (let row = 0; row < items.length; row++) {
-    let sound = true;
+    let allFinite = true;
     for (let column = 0; column < columns; column++) {
       const value = at(row, column);
       if (value === null) continue;
-      there[column] = 1;
+      measuredColumns[column] = 1;
       if (Number.isFinite(value)) {
         finite[count++] = value;
         if (!highest || value > highest[2]) highest = [row, column, value];
         if (!lowest || value < lowest[2]) lowest = [row, column, value];
-      } else if (sound) {
-        sound = false;
+      } else if (allFinite) {
+        allFinite = false;
         broken.push({ row, column, step: stepAt(row, column) });
       }
     }
   }
-  const measured = [...there.keys()].filter((column) => there[column]);
+  const measured = [...measuredColumns.keys()].filter((column) => measuredColumns[column]);
   const widest = Math.max(...[...measured.slice(1), columns].map((column, index) => column - measured[index]));
   return { filled: measured.length, widest, finite: finite.subarray(0, count), broken, highest, lowest };
 }

@@ -1,17 +1,16 @@
-// What a picture of cells over steps consists of, drawn on its canvas: shades, what is not finite, lines, the names of
-// rows, and steps beneath.
+// Draws a grid of cells over steps on a canvas: shades, non-finite cells, lines, names of rows, and steps below.
 
-import { whole } from "./words.js";
+import { integer } from "./words.js";
 
-export const AXIS = 22;
+export const AXIS_HEIGHT = 22;
 const FONT = '11px "SFMono-Regular", ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
-const SEEN = 3;
-const BETWEEN_STEPS = 84;
+const MIN_CELL_WIDTH = 3;
+const LABEL_SPACING = 84;
 
-// box: where things are, see Grid.box(). raster: a canvas to work on.
+// box: positions, see Grid.box(). raster: a canvas for intermediate results.
 export function paint(pen, box, picture, ink, raster) {
   pen.setTransform(box.dot, 0, 0, box.dot, 0, 0);
-  pen.clearRect(0, 0, box.left + box.width + box.right, box.height + AXIS);
+  pen.clearRect(0, 0, box.left + box.width + box.right, box.height + AXIS_HEIGHT);
   within(pen, [box.left, 0, box.width, box.height], () => {
     drawShades(pen, box, picture, raster);
     drawStarts(pen, box, picture, ink);
@@ -25,7 +24,7 @@ export function paint(pen, box, picture, ink, raster) {
   drawFlags(pen, box, picture, ink);
 }
 
-// Around one cell, and of no less than can be seen.
+// A frame around one cell, with a minimum width.
 export function drawCursor(pen, box, { edges }, { row, column }, ink) {
   const [left, right] = [box.x(edges[column]), box.x(edges[column + 1])];
   const room = Math.max(0, 7 - (right - left)) / 2;
@@ -45,7 +44,7 @@ export function drawChosen(pen, box, from, to, ink) {
   pen.globalAlpha = 1;
 }
 
-// How wide names may become: all of them are written in one width of letters.
+// The width of a name with that many letters, in a monospaced font.
 export function nameWidth(pen, letters) {
   pen.font = FONT;
   return pen.measureText("0").width * letters;
@@ -77,7 +76,7 @@ function drawShades(pen, box, picture, raster) {
   pen.drawImage(raster, box.left, box.y(begin), box.width, (end - begin) * box.rowHeight);
 }
 
-// Which column each pixel from left to right belongs to, -1 for none.
+// The column of each pixel from left to right, -1 for none.
 function columnsAt({ first, last }, edges, width) {
   const columns = new Int32Array(width).fill(-1);
   let column = 0;
@@ -89,7 +88,7 @@ function columnsAt({ first, last }, edges, width) {
   return columns;
 }
 
-// Striped, so that it needs no eye for colours, and never narrower than an eye sees.
+// Striped, so that colour is not needed to see it, with a minimum width.
 function drawBroken(pen, box, { edges, broken }, ink) {
   pen.fillStyle = stripes(pen, ink);
   for (let row = box.begin; row < box.end; row++) {
@@ -98,7 +97,7 @@ function drawBroken(pen, box, { edges, broken }, ink) {
       const left = box.x(edges[column]);
       while (column < edges.length - 2 && broken(row, column + 1)) column++;
       const width = box.x(edges[column + 1]) - left;
-      const room = Math.max(0, SEEN - width) / 2;
+      const room = Math.max(0, MIN_CELL_WIDTH - width) / 2;
       pen.fillRect(left - room, box.y(row), width + 2 * room, box.rowHeight);
     }
   }
@@ -127,9 +126,9 @@ function drawSeams(pen, box, ink) {
   for (let row = box.begin; row < box.end; row++) pen.fillRect(box.left, box.y(row + 1) - 1, box.width, 1);
 }
 
-// Where incidents began.
+// The first steps of incidents.
 function drawStarts(pen, box, { starts = [] }, ink) {
-  for (const { step, severity } of starts.filter((each) => each.step >= box.first && each.step < box.last)) {
+  for (const { step, severity } of starts.filter((start) => start.step >= box.first && start.step < box.last)) {
     pen.fillStyle = ink.card;
     pen.fillRect(box.x(step) - 1.5, 0, 3, box.height);
     pen.fillStyle = ink[severity];
@@ -137,9 +136,9 @@ function drawStarts(pen, box, { starts = [] }, ink) {
   }
 }
 
-// Where the attempts of a run begin.
+// The first steps of attempts.
 function drawBoundaries(pen, box, { boundaries = [] }, ink) {
-  for (const { step } of boundaries.filter((each) => each.step >= box.first && each.step < box.last)) {
+  for (const { step } of boundaries.filter((boundary) => boundary.step >= box.first && boundary.step < box.last)) {
     const x = Math.round(box.x(step)) + 0.5;
     for (const [colour, dash, width] of [[ink.card, [], 3], [ink.ink, [3, 3], 1]]) {
       pen.strokeStyle = colour;
@@ -154,7 +153,7 @@ function drawBoundaries(pen, box, { boundaries = [] }, ink) {
   pen.setLineDash([]);
 }
 
-// Above the row that each of them names.
+// Above each named row.
 function drawLines(pen, box, { lines = [] }, ink) {
   for (const at of lines) {
     const y = Math.round(box.y(at)) + 0.5;
@@ -171,25 +170,25 @@ function drawLines(pen, box, { lines = [] }, ink) {
 }
 
 function drawNames(pen, box, { name }, ink) {
-  const most = Math.floor((box.left - 16) / nameWidth(pen, 1));
+  const maxLetters = Math.floor((box.left - 16) / nameWidth(pen, 1));
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   for (let row = box.begin; row < box.end; row++) {
-    const said = name(row);
-    if (!said) continue;
-    pen.fillStyle = ink[said.tone ?? "quiet"];
-    if (said.tone === "page" || said.tone === "ticket") pen.fillRect(0, box.y(row), 3, box.rowHeight - 1);
-    const letters = [...said.text];
-    const text = letters.length > most ? "…" + letters.slice(letters.length - most + 1).join("") : said.text;
-    pen.fillText(text, box.left - 8, box.y(row) + (said.at ?? 0.5) * box.rowHeight, box.left - 12);
+    const label = name(row);
+    if (!label) continue;
+    pen.fillStyle = ink[label.tone ?? "quiet"];
+    if (label.tone === "page" || label.tone === "ticket") pen.fillRect(0, box.y(row), 3, box.rowHeight - 1);
+    const letters = [...label.text];
+    const text = letters.length > maxLetters ? "…" + letters.slice(letters.length - maxLetters + 1).join("") : label.text;
+    pen.fillText(text, box.left - 8, box.y(row) + (label.at ?? 0.5) * box.rowHeight, box.left - 12);
   }
 }
 
 function drawSteps(pen, box, ink) {
   const { first, last } = box;
-  const rough = Math.max(1, ((last - first) * BETWEEN_STEPS) / box.width);
+  const rough = Math.max(1, ((last - first) * LABEL_SPACING) / box.width);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const every = [1, 2, 5, 10].map((unit) => unit * power).find((each) => each >= rough);
+  const every = [1, 2, 5, 10].map((unit) => unit * power).find((interval) => interval >= rough);
   pen.font = "12px system-ui, sans-serif";
   pen.textAlign = "center";
   pen.textBaseline = "top";
@@ -197,11 +196,11 @@ function drawSteps(pen, box, ink) {
   for (let step = Math.ceil(first / every) * every; step < last; step += every) {
     const x = Math.min(Math.max(box.x(step), box.left + 4), box.left + box.width - 14);
     pen.fillRect(box.x(step), box.height, 1, 3);
-    pen.fillText(whole(step), x, box.height + 6);
+    pen.fillText(integer(step), x, box.height + 6);
   }
 }
 
-// Beside the cells, where all rows are as high as the ones that are seen: which of them somebody has to look at.
+// A bar beside the cells that marks important rows among all rows, as an overview for scrolling.
 function drawFlags(pen, box, { flags = [], rows }, ink) {
   if (!box.right) return;
   for (const { row, tone } of flags) {

@@ -1,23 +1,23 @@
-// One chart over steps: uPlot in the house's colours, with what a line cannot show drawn as marks:
-// values that are no numbers, steps that were skipped, and where incidents began.
+// One chart over steps: uPlot in the page's colours, with marks for non-finite values, skipped steps and the first steps of
+// incidents.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { make } from "./dom.js";
 import { colours, dark } from "./shades.js";
-import { plural, raised, short, whole } from "./words.js";
+import { integer, plural, raised, short } from "./words.js";
 
-const HEIGHT = 190;
-const FEW = 60;
-const HOLE = 5;
+const HEIGHT_PX = 190;
+const MAX_DOTS = 60;
+const GAP_FACTOR = 5;
 const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 
-// Between which steps a line is broken off, because none between them was read: [last before, first behind] of each gap.
-// complete: the points are all there were; of some that were chosen only what is far wider than the rest is such a gap, for
-// neighbours are chosen within four times their mean distance. before: the last step of the line, which these follow.
+// Gaps of a line without measurements: [last step before, first step after] of each gap. complete: the points are all
+// measurements; in a selection only a distance far above the mean is a gap, because neighbours are selected within four
+// times their mean distance. before: the last step of the line that these steps continue.
 export function breaksOf(steps, complete = false, before = undefined) {
   const all = before === undefined ? steps : [before, ...steps];
   const mean = (steps.at(-1) - steps[0]) / Math.max(1, steps.length - 1);
-  const least = complete ? 1 : Math.max(1, HOLE * mean);
+  const least = complete ? 1 : Math.max(1, GAP_FACTOR * mean);
   const breaks = [];
   for (let index = 1; index < all.length; index++) {
     if (all[index] - all[index - 1] > (index === 1 && before !== undefined ? 1 : least)) breaks.push([all[index - 1], all[index]]);
@@ -26,30 +26,30 @@ export function breaksOf(steps, complete = false, before = undefined) {
 }
 
 export class Plot {
-  // doors: zoom(first, last) and all(), which choose the steps of every chart.
-  constructor(place, chart, doors) {
+  // actions: zoom(first, last) and all(), which select the steps of every chart.
+  constructor(place, chart, actions) {
     this.chart = chart;
-    this.doors = doors;
+    this.actions = actions;
     this.range = null;
-    this.said = make("span", { class: "quiet" });
+    this.caption = make("span", { class: "quiet" });
     this.canvas = make("div", { class: "plot", role: "img" });
-    this.none = make("p", { class: "empty small" }, chart.empty);
+    this.emptyNote = make("p", { class: "empty small" }, chart.empty);
     this.figure = make("figure", {},
-      make("figcaption", {}, make("h2", {}, chart.title, chart.of ? [" ", make("bdi", { class: "code" }, chart.of)] : null), this.said,
+      make("figcaption", {}, make("h2", {}, chart.title, chart.tensor ? [" ", make("bdi", { class: "code" }, chart.tensor)] : null), this.caption,
         chart.close ? make("button", { onclick: chart.close }, "Close") : null),
-      this.canvas, this.none);
+      this.canvas, this.emptyNote);
     place.append(this.figure);
     this.marks = { skipped: [], incidents: [], nonfinite: [], boundaries: [] };
-    this.sized = new ResizeObserver(() => this.plot?.setSize(this.size()));
-    this.sized.observe(this.canvas);
-    this.recolour = () => this.again();
-    dark.addEventListener("change", this.recolour);
+    this.resizeObserver = new ResizeObserver(() => this.plot?.setSize(this.size()));
+    this.resizeObserver.observe(this.canvas);
+    this.onSchemeChange = () => this.rebuild();
+    dark.addEventListener("change", this.onSchemeChange);
   }
 
   remove() {
     this.plot?.destroy();
-    this.sized.disconnect();
-    dark.removeEventListener("change", this.recolour);
+    this.resizeObserver.disconnect();
+    dark.removeEventListener("change", this.onSchemeChange);
     this.figure.remove();
   }
 
@@ -59,30 +59,30 @@ export class Plot {
     const nonfinite = lines.flatMap((line) => line.steps.filter((_, index) => !Number.isFinite(line.values[index])));
     this.marks = { ...marks, nonfinite };
     const empty = lines.every((line) => line.steps.length === 0);
-    this.none.hidden = !empty;
+    this.emptyNote.hidden = !empty;
     this.canvas.hidden = empty;
-    this.tell(lines.filter((line) => !line.replaced), nonfinite, marks.skipped, marks.boundaries);
+    this.showCaption(lines.filter((line) => !line.replaced), nonfinite, marks.skipped, marks.boundaries);
     if (empty) return;
     const shape = lines.map((line) => line.name + line.stream).join();
     if (!this.plot || this.shape !== shape) this.begin(shape);
     else this.plot.setData(this.table());
   }
 
-  tell(lines, nonfinite, skipped, boundaries) {
-    const last = lines.filter((line) => line.steps.length).map((line) => `${lines.length > 1 ? line.word + " " : ""}${this.chart.say(line.values.at(-1))}`);
-    const words = [...new Set(last), skipped.length ? `${plural(skipped.length, "skipped step")} marked` : "", nonfinite.length ? `${plural(nonfinite.length, "non-finite point")} marked` : "", boundaries.length ? boundaries.map(({ step, words }) => `${words} from step ${whole(step)}`).join(", ") : ""];
+  showCaption(lines, nonfinite, skipped, boundaries) {
+    const last = lines.filter((line) => line.steps.length).map((line) => `${lines.length > 1 ? line.word + " " : ""}${this.chart.format(line.values.at(-1))}`);
+    const words = [...new Set(last), skipped.length ? `${plural(skipped.length, "skipped step")} marked` : "", nonfinite.length ? `${plural(nonfinite.length, "non-finite point")} marked` : "", boundaries.length ? boundaries.map(({ step, words }) => `${words} from step ${integer(step)}`).join(", ") : ""];
     const text = words.filter(Boolean).join("  ·  ");
-    if (this.said.textContent === text) return;
-    this.said.textContent = text;
+    if (this.caption.textContent === text) return;
+    this.caption.textContent = text;
     this.canvas.setAttribute("aria-label", `${this.chart.title} over steps: ${text}`);
   }
 
   begin(shape) {
     this.shape = shape;
-    this.again();
+    this.rebuild();
   }
 
-  again() {
+  rebuild() {
     if (!this.lines?.length || this.canvas.hidden) return;
     this.plot?.destroy();
     this.plot = new uPlot(this.options(), this.table(), this.canvas);
@@ -94,7 +94,7 @@ export class Plot {
   }
 
   size() {
-    return { width: Math.max(this.canvas.clientWidth, 240), height: HEIGHT };
+    return { width: Math.max(this.canvas.clientWidth, 240), height: HEIGHT_PX };
   }
 
   options() {
@@ -108,14 +108,14 @@ export class Plot {
       legend: { show: true, live: true },
       scales: { x: { time: false, range: (_, low, high) => this.range ?? [low, high] }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
       axes: [
-        { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? whole(step) : "")), size: 28 },
+        { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? integer(step) : "")), size: 28 },
         { ...axis, size: 52, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
       ],
-      series: [{ label: "step", value: (_, step) => (step === null ? "–" : whole(step)) }, ...this.lines.map((_, index) => this.series(index, ink))],
+      series: [{ label: "step", value: (_, step) => (step === null ? "–" : integer(step)) }, ...this.lines.map((_, index) => this.series(index, ink))],
       hooks: {
         draw: [(plot) => drawMarks(plot, this.marks, ink)],
         setSelect: [(plot) => this.chosen(plot)],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.doors.all())],
+        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.actions.all())],
       },
     };
   }
@@ -125,13 +125,13 @@ export class Plot {
     if (width < 4) return;
     const [first, last] = [left, left + width].map((x) => Math.round(plot.posToVal(x, "x")));
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.doors.zoom(first, Math.max(last, first + 1));
+    this.actions.zoom(first, Math.max(last, first + 1));
   }
 
-  // What grows with the line is looked up when it is drawn.
+  // Values that change with the line are read when it is drawn.
   series(index, ink) {
     const line = this.lines[index];
-    const few = () => this.lines[index].steps.length < FEW;
+    const few = () => this.lines[index].steps.length < MAX_DOTS;
     const toPixels = (plot) => (ends) => ends.map((step) => Math.round(plot.valToPos(step, "x", true)));
     return {
       label: line.replaced ? `${line.word}, replaced by a later attempt` : line.stream ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
@@ -139,34 +139,34 @@ export class Plot {
       alpha: line.replaced ? 0.6 : 1,
       dash: DASHES[Math.floor(line.tone / ink.tones.length) % DASHES.length],
       width: line.steps.length > 1000 ? 1 : 1.5,
-      gaps: (plot, _, __, ___, found) => merged([...found, ...this.lines[index].breaks.map(toPixels(plot))]),
+      gaps: (plot, _, __, ___, joined) => merged([...joined, ...this.lines[index].breaks.map(toPixels(plot))]),
       points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(this.lines[index]))) },
-      value: (_, y) => (y === null || y === undefined ? "–" : this.chart.say(y)),
+      value: (_, y) => (y === null || y === undefined ? "–" : this.chart.format(y)),
     };
   }
 }
 
-// Steps whose value has no neighbour that a line could lead to.
+// Steps without a neighbour to connect to.
 function aloneIn({ steps, breaks }) {
   const begins = new Set([steps[0], ...breaks.map(([, behind]) => behind)]);
   const ends = new Set([steps.at(-1), ...breaks.map(([before]) => before)]);
   return new Set([...begins].filter((step) => ends.has(step)));
 }
 
-function placesOf([steps, ...lines], index, wanted) {
+function placesOf([steps, ...lines], index, selected) {
   const places = [];
-  steps.forEach((step, place) => wanted.has(step) && lines[index][place] != null && places.push(place));
+  steps.forEach((step, place) => selected.has(step) && lines[index][place] != null && places.push(place));
   return places.length ? places : null;
 }
 
-// Stretches of pixels as they follow each other, none within another.
+// Joins overlapping ranges of pixels, in ascending order.
 function merged(stretches) {
-  const found = [];
+  const joined = [];
   for (const [from, to] of stretches.sort((a, b) => a[0] - b[0])) {
-    if (found.length && from < found.at(-1)[1]) found.at(-1)[1] = Math.max(found.at(-1)[1], to);
-    else found.push([from, to]);
+    if (joined.length && from < joined.at(-1)[1]) joined.at(-1)[1] = Math.max(joined.at(-1)[1], to);
+    else joined.push([from, to]);
   }
-  return found;
+  return joined;
 }
 
 const STEPS = [1, 2, 5].flatMap((unit) => Array.from({ length: 10 }, (_, power) => unit * 10 ** power)).sort((a, b) => a - b);
@@ -182,7 +182,7 @@ function roomy(_, low, high) {
   return [low - room, high + room];
 }
 
-// At most six lines at whole powers of the base.
+// At most six lines at integer powers of the base.
 function ticks({ log }) {
   const exponents = (plot) => [plot.scales.y.min, plot.scales.y.max].map((y) => Math.round(Math.log(y) / Math.log(log)));
   return {
@@ -211,7 +211,7 @@ function drawMarks(plot, { skipped, nonfinite, incidents, boundaries }, ink) {
   ctx.fillStyle = ink.page;
   for (const step of nonfinite.filter(shown)) triangle(ctx, at(step), top + dot, 4 * dot);
   ctx.font = `${11 * dot}px system-ui, sans-serif`;
-  for (const { step, words } of boundaries.filter((each) => shown(each.step))) {
+  for (const { step, words } of boundaries.filter((boundary) => shown(boundary.step))) {
     ctx.strokeStyle = ctx.fillStyle = ink.quiet;
     ctx.lineWidth = dot;
     ctx.setLineDash([3 * dot, 3 * dot]);
@@ -223,7 +223,7 @@ function drawMarks(plot, { skipped, nonfinite, incidents, boundaries }, ink) {
     label(ctx, words, at(step), top + 11 * dot, [left, left + width], dot);
   }
   let free = [left, left + width];
-  for (const { step, severity, title } of incidents.filter((incident) => shown(incident.step)).sort(graver)) {
+  for (const { step, severity, title } of incidents.filter((incident) => shown(incident.step)).sort(bySeverity)) {
     ctx.fillStyle = ink[severity];
     ctx.fillRect(at(step) - dot / 2, top - 4 * dot, dot, height + 4 * dot);
     free = label(ctx, title, at(step), top - 6 * dot, free, dot);
@@ -231,11 +231,11 @@ function drawMarks(plot, { skipped, nonfinite, incidents, boundaries }, ink) {
   ctx.restore();
 }
 
-function graver(a, b) {
+function bySeverity(a, b) {
   return (a.severity > b.severity) - (a.severity < b.severity) || a.step - b.step;
 }
 
-// Writes the text beside x, cut to the room there is, and returns the room that is left.
+// Writes the text beside x, cut to the available width, and returns the remaining width.
 function label(ctx, text, x, y, [from, to], dot) {
   if (x < from || x > to) return [from, to];
   const toTheRight = to - x > x - from;
@@ -244,8 +244,8 @@ function label(ctx, text, x, y, [from, to], dot) {
   ctx.textAlign = toTheRight ? "left" : "right";
   ctx.textBaseline = "alphabetic";
   ctx.fillText(words, x, y);
-  const taken = ctx.measureText(words).width + 10 * dot;
-  return toTheRight ? [x + taken, to] : [from, x - taken];
+  const used = ctx.measureText(words).width + 10 * dot;
+  return toTheRight ? [x + used, to] : [from, x - used];
 }
 
 function cut(ctx, text, room) {

@@ -1,4 +1,4 @@
-// One run: what is wrong on top, then its charts, tensors and events. Reads like a table of contents.
+// The page of one run: incidents on top, then charts, tensors and events. Lists the parts of the page.
 
 import { get } from "./api.js";
 import { Charts } from "./charts.js";
@@ -16,61 +16,61 @@ const id = place.dataset.run;
 const charts = new Charts(document.getElementById("charts"), id);
 const heat = new Heat(document.getElementById("heat"), id, charts);
 const exponents = new Exponents(document.getElementById("exponents"), id, charts);
-let seen = "";
-let slow = 0;
+let lastProgress = "";
+let turnsUntilSlow = 0;
 let missing = false;
 
 let run = null;
 let incidents = [];
 charts.chosen = () => run && showPictures();
 
-poll(async (answered) => {
+poll(async (connected) => {
   try {
-    await look();
-    answered();
+    await load();
+    connected();
     await follow(`/runs/${encodeURIComponent(id)}/live`, changed);
     return 0;
   } catch (problem) {
     if (problem.status !== 404) throw problem;
     missing = true;
-    replace(place, make("div", { class: "empty" }, make("h1", {}, "There is no such run"),
-      make("p", {}, "It may have been deleted, or its first record has not arrived yet; then it will appear here."), make("p", {}, make("a", { href: "/" }, "All runs"))));
+    replace(place, make("div", { class: "empty" }, make("h1", {}, "Run not found"),
+      make("p", {}, "The run was deleted, or its first record has not arrived yet. A new run appears here by itself."), make("p", {}, make("a", { href: "/" }, "All runs"))));
     return 2000;
   }
 }, 1000);
 
-async function look() {
+async function load() {
   const path = `/runs/${encodeURIComponent(id)}`;
   const [now, listed] = await Promise.all([get(path), get(`${path}/incidents`, { page_size: 100 })]);
   if (missing) return location.reload();
   await changed({ run: now, incidents: listed.items });
 }
 
-// Their own questions, which nothing else waits for.
+// Starts their own requests; no other part waits for them.
 function showPictures() {
   heat.follow(run);
   exponents.follow(run);
 }
 
-// What is null has not changed.
-async function changed(told) {
-  run = told.run ?? run;
-  incidents = told.incidents ?? incidents;
+// A null member has not changed.
+async function changed(changes) {
+  run = changes.run ?? run;
+  incidents = changes.incidents ?? incidents;
   showHead(document.getElementById("head"), run, incidents);
-  showIncidents(document.getElementById("incidents"), run, incidents, { changed: look, zoom: (step) => charts.around(step) });
+  showIncidents(document.getElementById("incidents"), run, incidents, { changed: load, zoom: (step) => charts.around(step) });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
-  if (told.events?.some(({ name, step, step_offset }) => name === "values.logged" && step + step_offset <= charts.reached)) charts.logLate();
+  if (changes.events?.some(({ name, step, step_offset }) => name === "values.logged" && step + step_offset <= charts.reached)) charts.logLate();
   charts.mark(incidents);
   heat.mark(incidents);
-  if (now !== seen || charts.late) {
+  if (now !== lastProgress || charts.late) {
     await charts.follow(run);
     await showEvents(document.getElementById("events"), id);
-    if (slow-- <= 0 || run.state !== "running") {
+    if (turnsUntilSlow-- <= 0 || run.state !== "running") {
       await showTensors(document.getElementById("tensors"), run, charts);
       showPictures();
-      slow = 4;
+      turnsUntilSlow = 4;
     }
-    seen = now;
+    lastProgress = now;
   }
   showDetails(document.getElementById("details"), run);
   place.removeAttribute("aria-busy");

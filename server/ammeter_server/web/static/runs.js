@@ -1,14 +1,14 @@
-// The list of runs, newest first, and above it what is open now.
+// The list of runs, newest first, below the open incidents.
 
 import { get } from "./api.js";
-import { keep, make, replace } from "./dom.js";
+import { make, replace, updateChildren } from "./dom.js";
 import { poll } from "./live.js";
-import { ago, moment, plural, scale, severalLosses, short, whole } from "./words.js";
+import { ago, integer, moment, plural, scale, severalLosses, short } from "./words.js";
 
 const place = document.getElementById("runs");
 const alarms = document.getElementById("alarms");
 const more = document.getElementById("more");
-const wanted = new URLSearchParams(location.search);
+const chosen = new URLSearchParams(location.search);
 let pages = 1;
 
 poll(async () => {
@@ -20,11 +20,11 @@ poll(async () => {
 }, 2000);
 
 async function newest() {
-  const asked = { state: wanted.get("state"), project: wanted.get("project"), page_size: 50 };
-  let answer = await get("/runs", asked);
+  const parameters = { state: chosen.get("state"), project: chosen.get("project"), page_size: 50 };
+  let answer = await get("/runs", parameters);
   const items = [...answer.items];
   for (let page = 1; page < pages && answer.next_page_token; page++) {
-    answer = await get("/runs", { ...asked, page_token: answer.next_page_token });
+    answer = await get("/runs", { ...parameters, page_token: answer.next_page_token });
     items.push(...answer.items);
   }
   return { items, next: answer.next_page_token };
@@ -36,7 +36,7 @@ function showAlarms(incidents) {
   const pages = incidents.filter((incident) => incident.severity === "page").length;
   alarms.firstChild.textContent = pages ? `${plural(incidents.length, "open incident")}, ${pages} urgent` : plural(incidents.length, "open incident");
   const first = [...incidents].sort((a, b) => (a.severity > b.severity) - (a.severity < b.severity));
-  keep(alarms.lastChild, first.slice(0, 8), (incident) => incident.id, alarm);
+  updateChildren(alarms.lastChild, first.slice(0, 8), (incident) => incident.id, alarm);
 }
 
 function alarm(incident) {
@@ -45,7 +45,7 @@ function alarm(incident) {
     { class: incident.severity },
     make("span", { class: "severity" }, incident.severity),
     make("a", { href: `/runs/${encodeURIComponent(incident.run)}#${encodeURIComponent(incident.verdict)}` }, incident.title || incident.verdict),
-    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${whole(incident.first_step + incident.step_offset)}`,
+    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${integer(incident.first_step + incident.step_offset)}`,
       incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null),
     make("time", { "data-since": incident.opened, datetime: incident.opened }, ago(incident.opened)),
   );
@@ -53,31 +53,31 @@ function alarm(incident) {
 
 function showFilters(runs) {
   const filters = document.getElementById("filters");
-  const projects = [...new Set([...runs.map((run) => run.project), wanted.get("project")].filter(Boolean))].sort();
+  const projects = [...new Set([...runs.map((run) => run.project), chosen.get("project")].filter(Boolean))].sort();
   const signature = JSON.stringify(projects);
   if (filters.signature === signature) return;
   filters.signature = signature;
   replace(filters, choice("state", "Any state", ["running", "ended", "lost"]), choice("project", "Any project", projects));
 }
 
-function choice(name, anything, values) {
+function choice(name, allLabel, values) {
   const select = make("select", { id: `filter-${name}`, "aria-label": name, onchange: () => choose(name, select.value) },
-    make("option", { value: "" }, anything),
-    values.map((value) => make("option", { value, selected: value === wanted.get(name) }, value)),
+    make("option", { value: "" }, allLabel),
+    values.map((value) => make("option", { value, selected: value === chosen.get(name) }, value)),
   );
   return select;
 }
 
 function choose(name, value) {
-  if (value) wanted.set(name, value);
-  else wanted.delete(name);
-  location.search = wanted.toString();
+  if (value) chosen.set(name, value);
+  else chosen.delete(name);
+  location.search = chosen.toString();
 }
 
 function showRuns({ items, next }) {
-  if (items.length === 0) return replace(place, wanted.size ? nothingChosen() : nothingYet());
+  if (items.length === 0) return replace(place, chosen.size ? noMatches() : noRuns());
   if (!place.querySelector("table")) replace(place, table());
-  keep(place.querySelector("tbody"), items, (run) => run.id, row);
+  updateChildren(place.querySelector("tbody"), items, (run) => run.id, row);
   replace(more, next ? make("button", { id: "more-runs", onclick: () => pages++ }, "Show older runs") : null);
 }
 
@@ -106,10 +106,10 @@ function row(run) {
       make("span", { class: "under" }, facts(run))),
     make("td", { class: "wide" }, make("bdi", {}, run.project)),
     make("td", {}, badge(run)),
-    make("td", { class: "num" }, whole(run.last_step)),
+    make("td", { class: "num" }, integer(run.last_step)),
     make("td", { class: "num" }, scale(latest.scale)),
     make("td", { class: "num" + (typeof latest.loss === "string" ? " bad" : "") }, losses(run)),
-    make("td", { class: "num wide" }, whole(counters.skipped ?? 0)),
+    make("td", { class: "num wide" }, integer(counters.skipped ?? 0)),
     make("td", { class: "num quiet" }, make("time", { "data-since": run.last_step_time, datetime: run.last_step_time, title: moment(run.last_step_time) }, ago(run.last_step_time))),
   );
 }
@@ -123,19 +123,19 @@ export function state(name) {
 }
 
 function badge(run) {
-  if (!run.open_incidents) return make("span", { class: "quiet" }, run.closed_incidents ? `${whole(run.closed_incidents)} closed` : "none");
-  return make("span", { class: `badge ${run.worst}` }, whole(run.open_incidents) + (run.worst === "page" ? " urgent" : " open"));
+  if (!run.open_incidents) return make("span", { class: "quiet" }, run.closed_incidents ? `${integer(run.closed_incidents)} closed` : "none");
+  return make("span", { class: `badge ${run.worst}` }, integer(run.open_incidents) + (run.worst === "page" ? " urgent" : " open"));
 }
 
-function nothingChosen() {
-  return make("p", { class: "empty" }, "No run fits this choice. ", make("a", { href: "/" }, "Show all runs"));
+function noMatches() {
+  return make("p", { class: "empty" }, "No run matches the filters. ", make("a", { href: "/" }, "Show all runs"));
 }
 
-function nothingYet() {
+function noRuns() {
   return make("div", { class: "empty" },
-    make("h2", {}, "No run has reported yet"),
-    make("p", {}, "Start your training with this address, and one line in the script:"),
+    make("h2", {}, "No runs yet"),
+    make("p", {}, "Start a training with this address and one line in the script:"),
     make("pre", { tabindex: "0" }, make("code", {}, `export AMMETER_URL=${location.origin}\n\nimport ammeter\nrun = ammeter.watch(model, optimizer, scaler)`)),
-    make("p", {}, "The run appears here with its first step. Or, to see one go wrong now: ", make("code", {}, "ammeter-server demo"), "."),
+    make("p", {}, "The run appears here with its first step. For a demonstration with a broken run: ", make("code", {}, "ammeter-server demo"), "."),
   );
 }

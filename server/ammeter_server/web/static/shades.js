@@ -1,13 +1,12 @@
-// Colours: those of the house, light or dark, and shades for cells that colour-blind people can tell apart too, with the
-// scale that a value is looked up on and the legend that says so.
+// Colours of the page, light or dark, and shades for cells that colour-blind people can distinguish, with scale and legend.
 
 import { make } from "./dom.js";
 
 // Viridis, by Nathaniel Smith and Stéfan van der Walt (CC0), in steps of a tenth.
 const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725"];
 const SHADES = 256;
-const SAMPLE = 20000;
-const BEYOND = 0.005;
+const SAMPLE_VALUES = 20000;
+const OUTLIER_SHARE = 0.005;
 
 export const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -18,7 +17,7 @@ export function colours() {
   return { ...named, tones: [colour("accent"), colour("second")] };
 }
 
-// The shades as the pixels of a canvas have them. What would be lost on the paper behind is left out of them.
+// The shades as pixels of a canvas, without those that are too close to the background.
 export function shades() {
   const [from, to] = dark.matches ? [0.15, 1] : [0, 0.97];
   return Uint32Array.from({ length: SHADES }, (_, index) => between(from + ((to - from) * index) / (SHADES - 1)));
@@ -33,7 +32,7 @@ function between(at) {
   const place = at * (VIRIDIS.length - 1);
   const index = Math.min(Math.floor(place), VIRIDIS.length - 2);
   const [low, high] = [parts(VIRIDIS[index]), parts(VIRIDIS[index + 1])];
-  return packed(...low.map((part, each) => Math.round(part + (high[each] - part) * (place - index))));
+  return packed(...low.map((part, channel) => Math.round(part + (high[channel] - part) * (place - index))));
 }
 
 function parts(colour) {
@@ -44,17 +43,17 @@ function packed(red, green, blue) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-// A logarithmic scale for what is above zero of these values: a decade at least, and where few values lie far out it
-// ends before them, so that they do not take the shades from all others.
+// A logarithmic scale for the positive values: at least a decade, without a few outliers, which would take the shades from
+// all other values.
 export function scaleOf(values, most = Infinity) {
-  const every = Math.ceil(values.length / SAMPLE);
+  const every = Math.ceil(values.length / SAMPLE_VALUES);
   const some = [];
   for (let index = 0; index < values.length; index += every) if (values[index] > 0 && values[index] < Infinity) some.push(values[index]);
   const sorted = Float64Array.from(some).sort();
   if (!sorted.length) return logarithmic(Math.min(0.1, most / 10), Math.min(1, most));
   const at = (part) => sorted[Math.round(part * (sorted.length - 1))];
-  const high = Math.min(up(at(1 - BEYOND)), most);
-  const low = Math.min(down(at(BEYOND)), high / 10);
+  const high = Math.min(up(at(1 - OUTLIER_SHARE)), most);
+  const low = Math.min(down(at(OUTLIER_SHARE)), high / 10);
   return { ...logarithmic(low, high), below: sorted[0] < low, above: sorted.at(-1) > high };
 }
 
@@ -71,7 +70,7 @@ function cut(shade) {
   return Math.max(0, Math.min(SHADES - 1, Math.floor(shade)));
 }
 
-// Ends of a scale are 1 or 3 times a power of ten: it stands still while a run goes on.
+// Ends of a scale are 1 or 3 times a power of ten, so that it stays the same while a run continues.
 function down(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return value >= 3 * power ? 3 * power : power;
@@ -82,12 +81,12 @@ function up(value) {
   return [power, 3 * power].find((end) => value <= end) ?? 10 * power;
 }
 
-// What the shades mean, in numbers; others: [class of a swatch, its words].
-export function legend(scale, say, others) {
+// The legend of the shades; others: [class of a swatch, its text].
+export function legend(scale, format, others) {
   const strip = make("canvas", { width: SHADES, height: 1, "aria-hidden": "true" });
   const pen = strip.getContext("2d");
   pen.putImageData(new ImageData(new Uint8ClampedArray(shades().buffer), SHADES, 1), 0, 0);
   return make("div", { class: "legend" },
-    make("div", { class: "ramp" }, strip, make("div", {}, [(scale.below ? "≤ " : "") + say(scale.low, 2), say(scale.middle, 2), (scale.above ? "≥ " : "") + say(scale.high, 2)].map((end) => make("span", {}, end)))),
+    make("div", { class: "ramp" }, strip, make("div", {}, [(scale.below ? "≤ " : "") + format(scale.low, 2), format(scale.middle, 2), (scale.above ? "≥ " : "") + format(scale.high, 2)].map((end) => make("span", {}, end)))),
     others.map(([kind, words]) => make("span", {}, make("i", { class: `swatch ${kind}` }), words)));
 }

@@ -1,13 +1,13 @@
-// The tensors of a run, worst first: non-finite lately, the last one in the model before all others, for there a NaN
-// of the backward pass was born; then what is lost to underflow, then the largest norm.
+// The tensors of a run, worst first: recently non-finite ones, the last in the model first, because a NaN of the backward
+// pass begins there; then by underflow, then by norm.
 
 import { all } from "./api.js";
-import { keep, make } from "./dom.js";
-import { number, plural, share, short, whole } from "./words.js";
+import { make, updateChildren } from "./dom.js";
+import { integer, number, plural, share, short } from "./words.js";
 
 const STATS = ["grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals", "grad.nans", "grad.infs"];
-const FIRST = 15;
-let everything = false;
+const SHOWN_ROWS = 15;
+let showAll = false;
 
 export async function showTensors(place, run, charts) {
   const items = await all(`/runs/${encodeURIComponent(run.id)}/tensors`, { stat: STATS.join(","), page_size: 1000 }, 20000);
@@ -15,13 +15,13 @@ export async function showTensors(place, run, charts) {
   place.hidden = tensors.length === 0;
   if (!place.firstChild) place.append(make("div", { class: "title" }, make("h2", {}, "Tensors, worst first"), make("span", { class: "quiet" })), make("div", { class: "scroll" }, table()), make("p", { class: "more" }));
   place.firstChild.lastChild.textContent = plural(tensors.length, "watched parameter");
-  const shown = everything ? tensors : tensors.slice(0, FIRST);
-  keep(place.querySelector("tbody"), shown, (tensor) => tensor.name, (tensor) => row(tensor, charts));
-  const button = () => make("button", { onclick: () => { everything = !everything; showTensors(place, run, charts); } }, everything ? "Show the worst only" : `Show all ${whole(tensors.length)}`);
-  keep(place.lastChild, tensors.length > FIRST ? [{ everything, count: tensors.length }] : [], () => "all", button);
+  const shown = showAll ? tensors : tensors.slice(0, SHOWN_ROWS);
+  updateChildren(place.querySelector("tbody"), shown, (tensor) => tensor.name, (tensor) => row(tensor, charts));
+  const button = () => make("button", { onclick: () => { showAll = !showAll; showTensors(place, run, charts); } }, showAll ? "Show fewer" : `Show all ${integer(tensors.length)}`);
+  updateChildren(place.lastChild, tensors.length > SHOWN_ROWS ? [{ showAll, count: tensors.length }] : [], () => "all", button);
 }
 
-// Ranks hold the same parameters: the worst value of any rank speaks for the tensor.
+// All ranks have the same parameters: the worst value of any rank counts.
 function gather(items) {
   const tensors = new Map();
   for (const item of items) {
@@ -56,14 +56,14 @@ function table() {
   const column = (name, kind = "num", title = null) => make("th", { scope: "col", class: kind, title }, name);
   return make("table", { class: "tensors" },
     make("thead", {}, make("tr", {}, column("Tensor", ""), column("Shape", "wide"), column("Gradient norm"), column("Largest", "num wide", "largest finite |gradient|, unscaled"),
-      column("Zero"), column("Subnormal", "num", "share of elements below 2^-14 while scaled: float16 loses bits of them"), column("NaN / Inf"))),
+      column("Zero"), column("Subnormal", "num", "share of elements below 2⁻¹⁴ while scaled, where float16 loses bits"), column("NaN / Inf"))),
     make("tbody"));
 }
 
 function row(tensor, charts) {
-  const broken = tensor.badStep === null ? "–" : `${whole(tensor.nans)} / ${whole(tensor.infs)} at ${whole(tensor.badStep)}`;
+  const broken = tensor.badStep === null ? "–" : `${integer(tensor.nans)} / ${integer(tensor.infs)} at ${integer(tensor.badStep)}`;
   return make("tr", {},
-    make("th", { scope: "row" }, make("button", { class: "link code", title: "Show its gradient norm over steps", onclick: () => charts.show(tensor.name) }, make("bdi", {}, tensor.name))),
+    make("th", { scope: "row" }, make("button", { class: "link code", title: "Show the gradient norm over steps", onclick: () => charts.show(tensor.name) }, make("bdi", {}, tensor.name))),
     make("td", { class: "wide quiet" }, `${tensor.shape} ${tensor.dtype}`),
     make("td", { class: "num" + (tensor.norm !== null && !Number.isFinite(tensor.norm) ? " bad" : "") }, short(tensor.norm)),
     make("td", { class: "num wide" }, short(tensor.absmax)),

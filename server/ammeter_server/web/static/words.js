@@ -1,4 +1,4 @@
-// How numbers and times are said. The API writes non-finite values as strings; here they become numbers again.
+// Formats numbers and times. The API writes non-finite values as strings; number() converts them back.
 
 export function number(value) {
   if (typeof value === "number") return value;
@@ -13,11 +13,11 @@ export function short(value, digits = 4) {
   if (x === 0) return "0";
   const size = Math.abs(x);
   if (size >= 1e6 || size < 1e-3) return x.toExponential(Math.min(digits - 2, 2)).replace("-", "−").replace("e+", "e");
-  if (Number.isInteger(x)) return whole(x);
+  if (Number.isInteger(x)) return integer(x);
   return String(Number(x.toPrecision(digits))).replace("-", "−");
 }
 
-export function whole(value) {
+export function integer(value) {
   const x = number(value);
   return x === null ? "–" : Math.round(x).toLocaleString("en-US").replace("-", "−");
 }
@@ -30,7 +30,7 @@ export function share(part, of = 1) {
   return percent.toFixed(percent >= 10 || percent === 0 ? 0 : 1) + " %";
 }
 
-// A loss scale as a person thinks of it: 2¹⁶.
+// A loss scale as a power of two: 2¹⁶.
 export function scale(value) {
   const x = number(value);
   if (x === null) return "–";
@@ -42,8 +42,8 @@ export function scale(value) {
 
 export function scaleLong(value) {
   const x = number(value);
-  const said = scale(x);
-  return said.startsWith("2") && x >= 1 && x < 2 ** 40 ? `${said} = ${whole(x)}` : said;
+  const power = scale(x);
+  return power.startsWith("2") && x >= 1 && x < 2 ** 40 ? `${power} = ${integer(x)}` : power;
 }
 
 export function raised(exponent) {
@@ -72,7 +72,7 @@ export function moment(when) {
 }
 
 export function plural(count, one, many = one + "s") {
-  return `${whole(count)} ${count === 1 ? one : many}`;
+  return `${integer(count)} ${count === 1 ? one : many}`;
 }
 
 // Any value of an event or of evidence, in one line.
@@ -89,7 +89,7 @@ export function plain(value) {
   return String(value);
 }
 
-// The losses of a run that has several, and what is known of a loss only as backward() got it. Of the lowest rank.
+// The names of a run's losses if it has several, or if a loss is known only from backward(). Of the lowest rank.
 export function severalLosses({ latest = {} }) {
   return Object.keys(latest).filter((name) => /^loss(_backward)?@|^loss_backward$/.test(name)).sort();
 }

@@ -1,4 +1,4 @@
-"""What a run comes to as a whole"""
+"""Runs store their evaluation: comparisons of their ranks and with the baseline"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,7 +6,7 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
-GOING_BACK_LOSES = "how runs stand against their baselines and ranks against each other, until they are judged again"
+DOWNGRADE_LOSES = "comparisons of ranks and with baselines; the next judgement computes those of running runs again"
 
 
 def upgrade() -> None:

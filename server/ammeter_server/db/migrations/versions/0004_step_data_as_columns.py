@@ -1,4 +1,4 @@
-"""Blocks become columns, and what comes with every step goes by day"""
+"""Step data is stored as columns and partitioned by day"""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ammeter_server.db import column_codec
 revision = "0004"
 down_revision = "0003"
 
-GOING_BACK_LOSES = "nothing; columns become blocks again, which takes as much room on the disk as the database takes"
+DOWNGRADE_LOSES = "nothing; columns are converted to blocks, which needs as much free disk space as the database uses"
 
 DAY = 86400 * 10**9
 
@@ -117,10 +117,10 @@ def downgrade() -> None:
 
 def _key(*parts: tuple[str, Any]) -> list[sa.Column[Any]]:
     names = [sa.Column("run", sa.Text(), nullable=False), sa.Column("stream", sa.Text(), nullable=False)]
-    whole = [
+    parts_and_day = [
         sa.Column(name, kind, autoincrement=False, nullable=False) for name, kind in (*parts, ("day", sa.BigInteger()))
     ]
-    return [*names, *whole]
+    return [*names, *parts_and_day]
 
 
 def _of_chunks() -> list[sa.Column[Any]]:
@@ -146,9 +146,9 @@ def _of_events() -> list[sa.Column[Any]]:
 
 
 def _fill_days() -> None:
-    """What is there keeps the day it came; of an event only its stream knows when that was at the latest."""
+    """Copies the rows with the day of their receipt; for events, the day of their stream's last request."""
     if op.get_bind().dialect.name == "postgresql":
-        for name in ("chunks", "columns", "segments"):  # compressed already: trying again costs, and gains nothing
+        for name in ("chunks", "columns", "segments"):  # compressed already; a second compression gains nothing
             for column in {"segments": ("steps", "times"), "columns": ("head", "data")}.get(name, ("data",)):
                 op.execute(f"ALTER TABLE {name} ALTER COLUMN {column} SET STORAGE EXTERNAL")
         for name in ("chunks", "segments", "columns", "events"):
@@ -164,7 +164,7 @@ def _fill_days() -> None:
 
 
 def _blocks_of_segments(bind: sa.Connection) -> None:
-    """Unpacks what is in segments into blocks, in which the older shape has all of it."""
+    """Converts segments to blocks, the only format of the older schema."""
     wanted = ("run", "stream", "first_step", "day", "last_step", "rows", "schema", "steps", "times")
     for row in bind.execute(sa.text(f"SELECT {', '.join(wanted)} FROM segments")).all():
         here = {name: row._mapping[name] for name in ("run", "stream", "first_step")}
@@ -180,11 +180,11 @@ def _blocks_of_segments(bind: sa.Connection) -> None:
             "SELECT part, head, data FROM columns WHERE run = :run AND stream = :stream AND first_step = :first_step"
         )
         for part, head, data in bind.execute(sa.text(stored), here):
-            for which, told in column_codec.read_head(bytes(head), range(column_codec.TOGETHER)).items():
-                place = part * column_codec.TOGETHER + which
-                values[place] = column_codec.unpack(told.few or bytes(data)[told.data], row.rows)
-        steps, times = (column_codec.unpack_whole(bytes(each), row.rows) for each in (row.steps, row.times))
-        packed = block.pack(block.View(schema, steps, times, values))
+            for which, header in column_codec.read_head(bytes(head), range(column_codec.COLUMNS_PER_PART)).items():
+                place = part * column_codec.COLUMNS_PER_PART + which
+                values[place] = column_codec.unpack(header.few or bytes(data)[header.data], row.rows)
+        steps, times = (column_codec.unpack_integers(bytes(packed), row.rows) for packed in (row.steps, row.times))
+        chunk = block.pack(block.View(schema, steps, times, values))
         bind.execute(
             sa.text(
                 "INSERT INTO chunks (run, stream, first_step, last_step, first_time, last_time, rows, "
@@ -200,6 +200,6 @@ def _blocks_of_segments(bind: sa.Connection) -> None:
                 "columns": schema.width,
                 "schema": row.schema,
                 "received": row.day * DAY,
-                "data": packed.data,
+                "data": chunk.data,
             },
         )

@@ -1,11 +1,11 @@
-"""What ended lately is found by index"""
+"""Indexes of the ends of runs and incidents"""
 
 from alembic import op
 
 revision = "0005"
 down_revision = "0004"
 
-GOING_BACK_LOSES = "nothing"
+DOWNGRADE_LOSES = "nothing"
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""What people did"""
+"""Audit records"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,7 +6,7 @@ from alembic import op
 revision = "0003"
 down_revision = "0002"
 
-GOING_BACK_LOSES = "the record of what people did, for good"
+DOWNGRADE_LOSES = "all audit records"
 
 
 def upgrade() -> None:

@@ -8,7 +8,7 @@ from ammeter_server.db import citus
 revision = "0008"
 down_revision = "0007"
 
-GOING_BACK_LOSES = "the ids that processes send for runs that lie under another one"
+DOWNGRADE_LOSES = "the ids that processes send for successors, whose stored id is another"
 
 
 def upgrade() -> None:

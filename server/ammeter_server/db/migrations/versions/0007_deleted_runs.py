@@ -1,4 +1,4 @@
-"""Runs are deleted"""
+"""Deleted runs are recorded"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,7 +6,7 @@ from alembic import op
 revision = "0007"
 down_revision = "0006"
 
-GOING_BACK_LOSES = "which runs were deleted: their shippers may bring them back"
+DOWNGRADE_LOSES = "the record of deleted runs; their shippers may create them again"
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""Incidents are silenced"""
+"""Incidents have a silence"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,7 +6,7 @@ from alembic import op
 revision = "0006"
 down_revision = "0005"
 
-GOING_BACK_LOSES = "until when incidents are silenced"
+DOWNGRADE_LOSES = "the silences of incidents"
 
 
 def upgrade() -> None:

@@ -1,0 +1,1 @@
+"""Queries on step data: rows of streams from segments and blocks."""

@@ -1,0 +1,70 @@
+"""Single columns of segments, read without the other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, case, select
+
+from ammeter.wire.columns import Floats
+from ammeter_server.db.column_codec import COLUMNS_PER_PART, ColumnHeader, read_head, unpack
+from ammeter_server.db.queries.steps.stream_info import StreamInfo
+from ammeter_server.db.step_tables import columns
+
+PARTS_PER_QUERY = 500
+"""Rows of `columns` per statement in queries by part."""
+
+
+class StoredColumn(NamedTuple):
+    """One column of one segment.
+
+    Attributes:
+        place: Its index in the segment's schema.
+        header: Its header.
+        data: Its packed values; None if they were not requested and the column is not short.
+    """
+
+    place: int
+    first_step: int
+    header: ColumnHeader
+    data: bytes | None
+
+    def values(self, rows: int) -> Floats:
+        assert self.data is not None
+        return unpack(self.data, rows)
+
+
+def stored_columns(
+    connection: Connection,
+    info: StreamInfo,
+    places: Iterable[int],
+    first: int,
+    last: int,
+    with_data: Sequence[int] | None = None,
+) -> Iterator[StoredColumn]:
+    """Yields these columns, one after the other, in the segments that begin between these steps.
+
+    with_data: first steps of the segments whose values are read; None for all.
+    """
+    wanted: dict[int, list[int]] = {}
+    for place in sorted(places):
+        wanted.setdefault(place // COLUMNS_PER_PART, []).append(place % COLUMNS_PER_PART)
+    data = columns.c.data if with_data is None else case((columns.c.first_step.in_(with_data), columns.c.data))
+    query: Select[Any] = select(columns.c.part, columns.c.first_step, columns.c.head, data.label("data")).where(
+        *info.rows_of(columns)
+    )
+    query = query.where(columns.c.first_step.between(first, last)).order_by(columns.c.part, columns.c.first_step)
+    parts = list(wanted)
+    for begin in range(0, len(parts), PARTS_PER_QUERY):
+        rows = connection.execute(query.where(columns.c.part.in_(parts[begin : begin + PARTS_PER_QUERY])))
+        for part, group in groupby(rows, key=lambda row: row.part):
+            heads = [(row, read_head(bytes(row.head), wanted[part])) for row in group]
+            for index in wanted[part]:
+                yield from (_stored_column(part, index, row, head[index]) for row, head in heads if index in head)
+
+
+def _stored_column(part: int, index: int, row: Row[Any], header: ColumnHeader) -> StoredColumn:
+    data = header.few or (None if row.data is None else row.data[header.data])
+    return StoredColumn(part * COLUMNS_PER_PART + index, row.first_step, header, data)

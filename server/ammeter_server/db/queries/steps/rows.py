@@ -1,0 +1,107 @@
+"""Rows of a stream, from its segments and later blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, select
+
+from ammeter.wire import columns as block
+from ammeter.wire import frames
+from ammeter_server.db.column_codec import unpack_integers
+from ammeter_server.db.engine import Store
+from ammeter_server.db.queries.steps.columns import stored_columns
+from ammeter_server.db.queries.steps.stream_info import ColumnSelection, StreamInfo, reduced_schema, stream_info
+from ammeter_server.db.step_tables import chunks, segments
+
+CHUNKS_PER_READ = 128
+"""Chunks per read transaction, so that the read of a long run keeps no snapshot open for long."""
+
+SEGMENTS_PER_READ = 8
+
+
+def views(
+    store: Store, run: str, stream: str, first: int | None, last: int | None, selection: ColumnSelection | None = None
+) -> Iterator[block.View]:
+    """Yields the stream's rows from step `first` on, up to the view that contains `last`.
+
+    With `selection` the views have only these columns. Without it they have all, which is slow if there are many.
+    """
+    with store.reading() as connection:
+        info = stream_info(connection, run, stream)
+    after = (first or 0) - 1
+    while last is None or after < last:
+        with store.reading() as connection:
+            rows = _next(connection, info, after, last)
+        if not rows:
+            return
+        for row in rows:
+            view = _after(_view(store, info, row, selection), after)
+            if len(view):
+                yield view
+        after = rows[-1].last_step
+
+
+def latest_views(
+    store: Store, run: str, stream: str, limit: int, selection: ColumnSelection | None = None
+) -> Iterator[block.View]:
+    """Yields the stream's newest rows, newest first: its last `limit` blocks and last segments."""
+    with store.reading() as connection:
+        info = stream_info(connection, run, stream)
+        query = select(chunks).where(*info.rows_of(chunks)).order_by(chunks.c.first_step.desc()).limit(limit)
+        blocks = connection.execute(query).all()
+        newest = select(segments).where(*info.rows_of(segments)).order_by(segments.c.first_step.desc())
+        last = connection.execute(newest.limit(SEGMENTS_PER_READ)).all()
+    covered = last[0].last_step if last else -1
+    later = [row for row in blocks if row.last_step > covered and row.schema in info.schemas]
+    yield from (_after(_view(store, info, row, selection), covered) for row in later)
+    yield from (_view(store, info, row, selection) for row in last if row.schema in info.schemas)
+
+
+def segments_of(
+    connection: Connection, info: StreamInfo, after: int, last: int | None, limit: int | None = None
+) -> Sequence[Row[Any]]:
+    """Returns the stream's segments with steps after `after`, in order."""
+    query = select(segments).where(*info.rows_of(segments), segments.c.last_step > after)
+    if last is not None:
+        query = query.where(segments.c.first_step <= last)
+    rows = connection.execute(query.order_by(segments.c.first_step).limit(limit)).all()
+    return list(takewhile(lambda row: row.schema in info.schemas, rows))  # the others were added after `info` was read
+
+
+def _next(connection: Connection, info: StreamInfo, after: int, last: int | None) -> Sequence[Row[Any]]:
+    """Returns some segments after a step, or blocks if there are none."""
+    rows_of_segments = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
+    if rows_of_segments:
+        return rows_of_segments
+    query = select(chunks).where(*info.rows_of(chunks), chunks.c.last_step > after)
+    if last is not None:
+        query = query.where(chunks.c.first_step <= last)
+    rows = connection.execute(query.order_by(chunks.c.first_step).limit(CHUNKS_PER_READ)).all()
+    # compaction may have converted and deleted some blocks after the first query for segments
+    converted = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
+    return converted or list(takewhile(lambda row: row.schema in info.schemas, rows))
+
+
+def _view(store: Store, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:
+    """Reads the rows of a segment or a block."""
+    schema, places = reduced_schema(info, row.schema, selection)
+    if "data" in row._fields:
+        packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
+        view = block.unpack(packed, info.schemas[row.schema])
+        return view if selection is None else block.View(schema, view.steps, view.times, view.values[places])
+    values = np.full((len(places), row.rows), block.ABSENT, np.float32)
+    where = {place: index for index, place in enumerate(places)}
+    with store.reading() as connection:
+        for column in stored_columns(connection, info, places, row.first_step, row.first_step):
+            values[where[column.place]] = column.values(row.rows)
+    return block.View(schema, unpack_integers(row.steps, row.rows), unpack_integers(row.times, row.rows), values)
+
+
+def _after(view: block.View, after: int) -> block.View:
+    """Returns the rows after a step; nearly always all of them."""
+    begin = int(np.searchsorted(view.steps, after, "right"))
+    return view.rows(begin, len(view)) if begin else view

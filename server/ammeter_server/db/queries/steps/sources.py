@@ -1,0 +1,79 @@
+"""The streams of a run that have steps, and the attempts that they form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select
+
+from ammeter.wire.ranks import Life
+from ammeter_server.db.step_tables import chunks, segments
+from ammeter_server.db.tables import streams
+
+
+class Source(NamedTuple):
+    """A stream with steps.
+
+    Attributes:
+        rows: Rows received so far.
+        schema: The schema of the last rows.
+    """
+
+    id: str
+    rank: int
+    started: int = 0
+    rows: int = 0
+    schema: str | None = None
+    last_step: int | None = None
+
+
+def streams_with_steps(
+    connection: Connection, run: str, ranks: Sequence[int] | None = None, stream: str | None = None
+) -> list[Source]:
+    """Returns the run's streams with steps, by rank, and by time within a rank."""
+    columns = (streams.c.id, streams.c.rank, streams.c.started, streams.c.rows, streams.c.schema, streams.c.last_step)
+    query = select(*columns).where(streams.c.run == run, streams.c.role == "rank")
+    if ranks is not None:
+        query = query.where(streams.c.rank.in_(ranks))
+    if stream is not None:
+        query = query.where(streams.c.id == stream)
+    return [Source(*row) for row in connection.execute(query.order_by(streams.c.rank, streams.c.started, streams.c.id))]
+
+
+def change_marks(connection: Connection, run: str, sources: Sequence[Source]) -> list[tuple[Any, ...]]:
+    """Returns values that change with each new row or event of these streams.
+
+    They change with deletions, too, which affect the first rows.
+    """
+    first_steps = [
+        select(table.c.first_step)
+        .where(table.c.run == run, table.c.stream == streams.c.id)
+        .order_by(table.c.first_step)
+        .limit(1)
+        .scalar_subquery()
+        for table in (segments, chunks)
+    ]
+    query = select(streams.c.id, streams.c.events, *first_steps).where(
+        streams.c.run == run, streams.c.id.in_([life.id for life in sources])
+    )
+    positions = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
+    return [(*life, positions.get(life.id)) for life in sources]
+
+
+def stored_lives(connection: Connection, run: str) -> list[Life]:
+    """Returns the run's streams with steps, with the times that group them into lives."""
+    start = (streams.c.id, streams.c.rank, streams.c.world_size, streams.c.started)
+    end = (streams.c.last_step_time, streams.c.bye, streams.c.bye_reason)
+    query = select(*start, *end).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
+    return [Life(*row[:4], _ended(row.started, *row[4:])) for row in connection.execute(query)]
+
+
+def _ended(started: int, last_step_time: int | None, bye: Mapping[str, Any], reason: str | None) -> int | None:
+    """Returns the time at which the process ended; None while it runs.
+
+    For a process that was lost the time of its last step, as its end is recorded later.
+    """
+    if reason is None:
+        return None
+    return last_step_time or started if reason == "lost" else int(bye["time"])

@@ -78,19 +78,6 @@ def test_every_column_and_event_that_a_verdict_reads_exists(verdict: Verdict) ->
     assert set(verdict.columns) <= {*frames.SCALARS, *frames.STATS}
 
 
-def faults_of_the_trainer() -> set[str]:
-    return {
-        node.name.replace("_", "-")
-        for path in (tree.ROOT / "trainer" / "faults").glob("*.py")
-        for node in tree.syntax(path).body
-        if isinstance(node, ast.FunctionDef)
-        and any(
-            isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "fault"
-            for decorator in node.decorator_list
-        )
-    }
-
-
 def gpu_only() -> set[str]:
     """Verdicts that no run on a CPU can show, as the trainer lists them."""
     (names,) = (
@@ -102,7 +89,7 @@ def gpu_only() -> set[str]:
 
 
 def test_no_fault_is_missing_that_could_be_there() -> None:
-    assert set() == gpu_only() & faults_of_the_trainer()
+    assert set() == gpu_only() & tree.faults_of_the_trainer()
     assert gpu_only() <= {verdict.id for verdict in ALL}
 
 
@@ -110,7 +97,7 @@ def test_no_fault_is_missing_that_could_be_there() -> None:
 def test_every_verdict_has_its_file_fault_runbook_and_row(verdict: Verdict) -> None:
     assert 1 == len(list((tree.AGENT / "verdicts").glob(f"*/{verdict.id.replace('-', '_')}.py")))
     assert (tree.ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").is_file()
-    assert verdict.id in faults_of_the_trainer() | gpu_only()
+    assert verdict.id in tree.faults_of_the_trainer() | gpu_only()
     row = next(line for line in (DOCS / "verdicts.md").read_text().splitlines() if line.startswith(f"| `{verdict.id}`"))
     assert f"../alerts/runbooks/{verdict.id}.md" in row
     assert verdict.question in row

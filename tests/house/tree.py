@@ -56,3 +56,17 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
             yield from _running(child)
+
+
+def faults_of_the_trainer() -> set[str]:
+    """Returns the names of the functions with the decorator `fault`."""
+    return {
+        node.name.replace("_", "-")
+        for path in (ROOT / "trainer" / "faults").glob("*.py")
+        for node in syntax(path).body
+        if isinstance(node, ast.FunctionDef)
+        and any(
+            isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "fault"
+            for decorator in node.decorator_list
+        )
+    }

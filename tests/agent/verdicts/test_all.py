@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +18,9 @@ from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.wire.columns import Floats, View
 from tests.agent import streams, streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
+
+for path in sorted(Path(__file__).parent.glob("*/test_*.py")):  # a verdict's own test may register its streams
+    import_module(f"tests.agent.verdicts.{path.parent.name}.{path.stem}")
 
 EVERY = {**HEALTHY, **BROKEN, "clip by hand": streams.clip_by_hand}
 

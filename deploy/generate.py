@@ -1,7 +1,8 @@
-"""Generates the derived files of deploy/. Run it after a change: python -m deploy.generate
+"""Generates the derived files. Run it after a change: python -m deploy.generate
 
-deploy/rules.yaml has the rules of Prometheus beside a collector that posts incidents itself; the PrometheusRule is the
-same for Kubernetes. deploy/alertmanager.yaml is the file of alerts/ with the stack's receiver.
+alerts/ammeter.rules.yaml has the rules of Prometheus. The tables of verdicts in docs/verdicts.md and README.md come
+from documents.py. deploy/rules.yaml has the rules of Prometheus beside a collector that posts incidents itself; the
+PrometheusRule is the same for Kubernetes. deploy/alertmanager.yaml is the file of alerts/ with the stack's receiver.
 dashboards/boards/kustomization.yaml puts every board into a ConfigMap for Grafana's sidecar. alerts/tests are written
 by hand, except the first steps of runbooks, which this script inserts.
 """
@@ -17,6 +18,7 @@ import yaml
 
 from ammeter_server.incidents.runbook_text import first_steps
 from ammeter_server.ops.prometheus_rules import rule_file
+from deploy import documents
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "# Generated: make deploy\n"
@@ -33,6 +35,8 @@ def main() -> None:
 def files() -> dict[str, str]:
     """Returns every generated file by its path in the repository."""
     return {
+        **documents.files(),
+        "alerts/ammeter.rules.yaml": rule_file(),
         "deploy/rules.yaml": _text(rules()),
         "deploy/alertmanager.yaml": _alertmanager(),
         "deploy/kubernetes/rules.yaml": _text(_prometheus_rule()),

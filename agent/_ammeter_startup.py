@@ -11,41 +11,41 @@ import sys
 READY = "torch._dynamo"
 """The package that torch imports for its first optimizer, in any process that trains."""
 
-LAUNCHES = "/dev/shm/ammeter-launches-%d"  # noqa: S108 - who owns it is looked at
+LAUNCHES = "/dev/shm/ammeter-launches-%d"  # noqa: S108 - its owner is checked
 """Folder in which launchers store the settings that a command with a cleared environment cannot inherit; %d is the user
 id."""
 
-MOST_BYTES = 65536
+MAX_NOTES_BYTES = 65536
 """Size limit of the notes file; a launcher of thousands of Python processes does not need a note of each."""
 
-MOST_ANCESTORS = 64
+MAX_ANCESTORS = 64
 
 
-class _Waits:
+class _ImportObserver:
     """An import finder that observes imports of torch and READY and provides no module itself."""
 
-    asked = False
+    torch_imported = False
 
     def __init__(self, launch):
         self._launch = launch
 
     def find_spec(self, name, path=None, target=None):
-        if name == "torch" and not self.asked:
-            self.asked = True
+        if name == "torch" and not self.torch_imported:
+            self.torch_imported = True
             note(self._launch, "torch", sys.executable)
-            _at_exit(self._launch)
+            _note_at_exit(self._launch)
         if name != READY:
             return None
         for finder in list(sys.meta_path):
-            found = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
-            if found is not None:
-                if hasattr(found.loader, "exec_module"):
-                    found.loader = _Loads(found.loader, self, self._launch)
-                return found
+            spec = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _ArmingLoader(spec.loader, self, self._launch)
+                return spec
         return None
 
 
-class _Loads:
+class _ArmingLoader:
     """Wraps the package's own loader and starts Ammeter after the import."""
 
     def __init__(self, loader, finder, launch):
@@ -60,7 +60,7 @@ class _Loads:
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self._finder]
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         _arm(self._launch)
@@ -68,14 +68,14 @@ class _Loads:
 
 def note(launch, event, text=""):
     """Appends a line for the launcher: process id, event and text. Never raises."""
-    said = "\t".join([str(os.getpid()), event, " ".join(str(text).split())[:1000]]) + "\n"
+    line = "\t".join([str(os.getpid()), event, " ".join(str(text).split())[:1000]]) + "\n"
     try:
         file = os.open(os.path.join(launch, "notes"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # the launcher has ended, or is another user's
         return
     try:
-        if os.fstat(file).st_size < MOST_BYTES:
-            os.write(file, said.encode("utf-8", "replace"))
+        if os.fstat(file).st_size < MAX_NOTES_BYTES:
+            os.write(file, line.encode("utf-8", "replace"))
     except OSError:  # a full tmpfs
         pass
     finally:
@@ -88,53 +88,53 @@ def _arm(launch):
     The reason goes to the launcher, which prints it at the end, and at once to the terminal.
     """
     try:
-        refused = _refused_by_versions()
-        if not refused:
+        reason = _unsupported_version()
+        if not reason:
             from ammeter.launcher import inside
 
-            _take_what_was_cleared(launch)
+            _restore_settings(launch)
             inside.arm(lambda event, text="": note(launch, event, text))
             note(launch, "armed", sys.modules["torch"].__version__)
             return
     except ImportError as error:
-        refused = _refused_by_import(error)
+        reason = _describe_import_error(error)
     except Exception as error:  # noqa: BLE001 - the promise: the program runs, watched or not
-        refused = f"{sys.executable}: {error} ({type(error).__name__})"
-    note(launch, "refused", refused)
+        reason = f"{sys.executable}: {error} ({type(error).__name__})"
+    note(launch, "refused", reason)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         try:  # noqa: SIM105 - nothing is imported
-            sys.stderr.write(f"ammeter: not watched: {refused}. The program runs on without it.\n")
-        except Exception:  # noqa: BLE001, S110 - there is none, or nobody reads it, or it is the program's own
+            sys.stderr.write(f"ammeter: this program is not watched: {reason}. It runs as without Ammeter.\n")
+        except Exception:  # noqa: BLE001, S110 - stderr is missing, closed or replaced by the program
             pass
 
 
-def _refused_by_versions():
+def _unsupported_version():
     if sys.version_info < (3, 11):  # noqa: UP036 - any Python may read this
-        return "{} is Python {}.{}, and ammeter needs 3.11".format(sys.executable, *sys.version_info[:2])
+        return "{} is Python {}.{}; use Python 3.11 or newer".format(sys.executable, *sys.version_info[:2])
     version = str(getattr(sys.modules["torch"], "__version__", "0"))
-    if _numbers(version) < (2, 4):
-        return f"torch {version} in {sys.executable} is older than 2.4, the oldest that ammeter can watch"
+    if _version_numbers(version) < (2, 4):
+        return f"torch {version} in {sys.executable} is too old; use torch 2.4 or newer"
     return ""
 
 
-def _numbers(version):
-    found = []
+def _version_numbers(version):
+    numbers = []
     for part in version.split(".")[:2]:
-        digits = "".join(each for each in part if each.isdigit())
-        found.append(int(digits or 0))
-    return tuple(found)
+        digits = "".join(char for char in part if char.isdigit())
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
 
 
-def _refused_by_import(error):
+def _describe_import_error(error):
     # a folder named ammeter, such as one of journals, is importable as a package without a file
     package = getattr(error, "name", None) or ""
-    found = getattr(sys.modules.get("ammeter"), "__file__", None)
-    if package == "ammeter" or (package.startswith("ammeter.") and found is None):
+    file = getattr(sys.modules.get("ammeter"), "__file__", None)
+    if package == "ammeter" or (package.startswith("ammeter.") and file is None):
         return f"ammeter is not installed in {sys.executable}; run: {sys.executable} -m pip install ammeter"
     return f"ammeter cannot be imported in {sys.executable} ({error})"
 
 
-def _at_exit(launch):
+def _note_at_exit(launch):
     """Notes at exit that torch was imported, or that its import did not complete.
 
     Only the end of the process shows that no optimizer followed.
@@ -157,18 +157,18 @@ def _launch():
 
     If the command has cleared its environment, the folder is found through the ancestors of this process.
     """
-    said = os.environ.get("AMMETER_LAUNCH")
-    if said:
-        return said
+    launch = os.environ.get("AMMETER_LAUNCH")
+    if launch:
+        return launch
     folder = LAUNCHES % os.geteuid()
     try:
-        owned = os.stat(folder)
-        if owned.st_uid != os.geteuid() or owned.st_mode & 0o077:
+        status = os.stat(folder)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return ""
         launches = set(os.listdir(folder))
         process = os.getppid()
-        for _ in range(MOST_ANCESTORS):
-            fields = _status(process)
+        for _ in range(MAX_ANCESTORS):
+            fields = _stat_fields(process)
             name = f"{process}.{fields[19]}"
             if name in launches:
                 return os.path.join(folder, name)
@@ -180,19 +180,19 @@ def _launch():
     return ""
 
 
-def _status(process):
+def _stat_fields(process):
     """Returns the fields of /proc/PID/stat after the name; the start time is the 20th."""
     with open(f"/proc/{process}/stat", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
-def _take_what_was_cleared(launch):
+def _restore_settings(launch):
     """Restores the settings of `ammeter run` if the command has cleared the environment."""
     if "AMMETER_LAUNCH" in os.environ:
         return
     with open(os.path.join(launch, "environment"), encoding="utf-8") as file:
-        for each in file.read().split("\0"):
-            name, equals, value = each.partition("=")
+        for variable in file.read().split("\0"):
+            name, equals, value = variable.partition("=")
             if equals and name.startswith("AMMETER_"):
                 os.environ.setdefault(name, value)
 
@@ -202,7 +202,7 @@ def _begin():
     words = list(getattr(sys, "orig_argv", None) or [sys.executable])
     if launch and words[1:3] != ["-m", "ammeter"]:
         note(launch, "began", " ".join(words))
-        sys.meta_path.insert(0, _Waits(launch))
+        sys.meta_path.insert(0, _ImportObserver(launch))
 
 
 _begin()

@@ -9,14 +9,14 @@ from ammeter._version import __version__
 
 USAGE = """usage: ammeter COMMAND ...
 
-  run -- COMMAND                 run a command and watch the training in it, without a change to the script
-  report PATH [--baseline RUN]   what a journal says: diagnosis, cause and fix, without any server
-  runbook VERDICT                what to do about what the report names
-  gate RUN BASELINE [limits]     whether a run is within limits of another one, for CI
-  ship DIR [--url URL]           send the journals that lie in DIR to a collector
-  doctor [--json]                what this machine and set-up can and cannot see, and the way to the collector
+  run -- COMMAND                 run a command and watch the training in it; the script stays unchanged
+  report PATH [--baseline RUN]   diagnose a run from its journal: findings with cause and fix; needs no server
+  runbook VERDICT                show what to do about a finding
+  gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  ship DIR [--url URL]           send the journals in DIR to a collector
+  doctor [--json]                check this machine and the connection to the collector
 
-ammeter COMMAND --help says more, ammeter --version which version this is."""
+ammeter COMMAND --help lists the options of a command; ammeter --version prints the version."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     command = _commands().get(words[0])
     if command is None:
-        print(f"ammeter: there is no command {words[0]!r}; try one of: {', '.join(_commands())}", file=sys.stderr)
+        print(f"ammeter: there is no command {words[0]!r}; use one of: {', '.join(_commands())}", file=sys.stderr)
         return 2
     return command(words[1:])
 

@@ -1,4 +1,4 @@
-"""What the tests of the shipper share: a stream to ship, a deadline, and the comparison that nothing came twice."""
+"""A stream to ship, a wait with a deadline, and the check that everything was delivered once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.agent.collector_double import CollectorDouble
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
 STREAM = "5d3c9bb1f7a64a19a5ad5b9e5d3c9bb1"
 COLUMNS = 15
-"""However many the schema gets: some tests count bytes."""
+"""Fixed, whatever the present schema has: some tests count bytes."""
 SCHEMA = Schema(tuple(SCALARS)[:COLUMNS])
 
 
@@ -32,7 +32,7 @@ def event(step: int) -> Event:
 
 
 def writer(run_folder: Path, stream: str = STREAM, *, segment_bytes: int = 100_000) -> Journal:
-    """A journal with its hello said."""
+    """A journal that begins with its hello."""
     opened = Journal(run_folder / stream, segment_bytes=segment_bytes)
     opened.hello(hello(stream))
     return opened
@@ -46,19 +46,19 @@ def until(true: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.005)
 
 
-def held(folder: Path) -> list[Frame]:
-    """What a journal holds, without the ranges that are gone."""
+def present_frames(folder: Path) -> list[Frame]:
+    """The frames that a journal still has, without the ranges that were removed."""
     return [entry.frame for entry in journal.read(folder) if not _is_range(entry.frame)]
 
 
 def assert_delivered_once(double: CollectorDouble, folder: Path) -> None:
-    """Everything the journal holds is at the collector, in order, once; the rest is told as gaps."""
+    """Everything in the journal is at the collector, in order, once; the rest is reported as gaps."""
     stream = folder.name
-    assert held(folder) == double.frames(stream)
+    assert present_frames(folder) == double.frames(stream)
     covered = double.covered[stream]
     assert [0, *(end for _, end in covered)] == [*(begin for begin, _ in covered), journal.end_of(folder)]
-    gone = [entry.frame for entry in journal.read(folder) if _is_range(entry.frame)]
-    assert gone == double.gaps[stream]
+    removed = [entry.frame for entry in journal.read(folder) if _is_range(entry.frame)]
+    assert removed == double.gaps[stream]
 
 
 def _is_range(frame: Frame) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 
 from ammeter import journal
 from ammeter.journal import Entry, Journal
-from ammeter.shipper.http import Answer, Collector
-from ammeter.shipper.packing import parcel
+from ammeter.shipper.answers import Answer
+from ammeter.shipper.http import Collector
+from ammeter.shipper.packing import build_payload
 from ammeter.wire import columns, frames
 from ammeter.wire.frames import Batch, Event, Hello, Schema, Steps
 from ammeter_server.db import Connection
@@ -167,18 +168,18 @@ class Sender:
             self.offset = answer.offset
         else:
             assert answer.unavailable, answer
-            self.rest(answer.wait or self._dice.uniform(0.005, 0.05))
+            self.rest(answer.retry_seconds or self._dice.uniform(0.005, 0.05))
 
     def _post(self, begin: int, end: int) -> Answer:
         entries = [entry for entry in self.recorded.entries if begin <= entry.begin < end]
-        made = parcel(entries, self.recorded.schema)
+        made = build_payload(entries, self.recorded.schema)
         batch = Batch(made.items, made.gaps, backlog=self.recorded.end - end)
         return self.transport.send(self.recorded.run, self.recorded.stream, begin, end, batch)
 
 
 def collector_client(url: str) -> Collector:
     """Returns the agent's own connection to a collector, without log output."""
-    return Collector(url, None, lambda *_: None, read=20.0)
+    return Collector(url, None, lambda *_: None, read_seconds=20.0)
 
 
 def all_at_once(acts: Sequence[Callable[[], object]]) -> None:

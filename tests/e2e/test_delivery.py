@@ -229,8 +229,8 @@ def test_what_a_thinned_journal_no_longer_holds_is_counted_and_shown(collector: 
     writer.append(wire.Bye("closed", 99, 101))
     writer.close()
     closed = journal.segments(folder)[:-1]
-    journal.thin(closed[0][1], keep=10)
-    journal.thin(closed[1][1], keep=0)
+    journal.thin(closed[0][1], stride=10)
+    journal.thin(closed[1][1], stride=0)
     journal.drop(closed[2][1], closed[3][0])
     left = [entry.frame for entry in journal.read(folder)]
     assert 0 == process.main([str(folder), "--url", collector.url, "--once"])

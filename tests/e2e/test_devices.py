@@ -60,7 +60,7 @@ class Rank:
         self._step += 1
 
     def shipper(self) -> int | None:
-        return journal.holder(self.folder / f"shipper.{identity.host()}.lock")
+        return journal.lock_owner(self.folder / f"shipper.{identity.host()}.lock")
 
     def end(self) -> None:
         self._journal.append(Bye("closed", self._step, time.time_ns()))
@@ -150,7 +150,7 @@ def test_a_shipper_that_is_killed_ends_its_stream_and_the_next_one_begins_anothe
 def test_a_driver_that_hangs_holds_up_no_step(rank: Rank, library: FakeNvml, client: httpx.Client) -> None:
     library.set(utilization="hang")
     rank.step()
-    wait_until(lambda: (rank.folder / ship.LOG).exists())
+    wait_until(lambda: (rank.folder / ship.LOG_NAME).exists())
     for _ in range(3):
         rank.step()
     run = f"/api/v1/runs/{rank.run}"

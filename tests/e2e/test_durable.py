@@ -143,7 +143,7 @@ def says_that_it_is_away(collector: Collector, sender: Sender) -> None:
     """503 to whoever sends and to whoever reads, with the remedy, and soon."""
     began = time.monotonic()
     answer = sender.step()
-    assert (503, 2.0) == (answer.status, answer.wait)
+    assert (503, 2.0) == (answer.status, answer.retry_seconds)
     assert "start it" in answer.detail
     for path in ("/api/v1/runs", f"/api/v1/runs/{sender.recorded.run}/series?names=loss", "/metrics", "/readyz"):
         read = httpx.get(collector.url + path, timeout=LONGEST)

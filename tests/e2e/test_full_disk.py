@@ -124,7 +124,7 @@ def full(senders: Sequence[Sender]) -> tuple[int, float | None] | None:
         answer = sender.step()
         if answer.unavailable:
             assert "free space" in answer.detail
-            return answer.status, answer.wait
+            return answer.status, answer.retry_seconds
     return None
 
 

@@ -27,7 +27,7 @@ from ammeter import journal, verdicts
 from ammeter.journal import Entry
 from ammeter.report import diagnosis
 from ammeter.report.stream_summary import StreamSummary
-from ammeter.shipper.packing import parcel
+from ammeter.shipper.packing import build_payload
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.codec import encode_batch
 from ammeter.wire.frames import CONTENT_TYPE, Batch, Bye, Hello, Schema
@@ -72,7 +72,7 @@ def live(collector: tuple[httpx.Client, Store], entries: Sequence[Entry], cuts: 
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(entries)}), len(entries)]
     for first, last in pairwise(bounds):
         batch = [renamed(entry, run, stream) for entry in entries[first:last]]
-        made = parcel(batch, schema)
+        made = build_payload(batch, schema)
         post(client, f"/api/v1/runs/{run}/streams/{stream}/frames", batch, made.items, made.gaps)
         hellos = [entry.frame.schema for entry in batch if isinstance(entry.frame, Hello)]
         schema = hellos[-1] if hellos else schema

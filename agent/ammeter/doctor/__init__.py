@@ -6,25 +6,25 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-from ammeter.doctor import collector, folder, machine, sight
+from ammeter.doctor import collector, folder, limits, machine
 from ammeter.doctor.line import Line, fail
-from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, Settings, disabled, settings
+from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH_SECONDS, Settings, disabled, settings
 from ammeter.wire import printable
 
-FINE, BROKEN = 0, 1
+EXIT_OK, EXIT_BROKEN = 0, 1
 
 
 def main(words: Sequence[str]) -> int:
     """Prints the checks. Exit code: 0 if everything works, 1 if not, 2 wrong call."""
-    given = _arguments(words)
-    lines = list(examine(given.url, given.dir))
-    if given.json:
+    options = _parse(words)
+    lines = list(examine(options.url, options.dir))
+    if options.json:
         _print_json(lines)
     else:
         from ammeter.doctor import page
 
         page.show(lines)
-    return BROKEN if any(line.level == "fail" for line in lines) else FINE
+    return EXIT_BROKEN if any(line.level == "fail" for line in lines) else EXIT_OK
 
 
 def examine(url: str | None = None, dir: str | None = None) -> Iterator[Line]:
@@ -37,45 +37,45 @@ def examine(url: str | None = None, dir: str | None = None) -> Iterator[Line]:
         return
     yield _settings(chosen)
     yield from folder.lines(chosen.dir)
-    yield from folder.kept_back(chosen.dir)
+    yield from folder.refused_runs(chosen.dir)
     yield from collector.lines(chosen)
-    yield from sight.lines()
+    yield from limits.lines()
 
 
 def _settings(chosen: Settings) -> Line:
     if disabled():
         return Line("warn", "settings", "AMMETER_DISABLE is set: nothing is watched", "unset it to watch")
-    said = []
+    changes = []
     if chosen.budget != DEFAULT_BUDGET:
-        said.append(f"readings may take {chosen.budget:g} of step time")
-    if chosen.flush != DEFAULT_FLUSH:
-        said.append(f"close() waits at most {chosen.flush:g} s for the collector")
-    return Line("ok", "settings", "; ".join(said) or "all as they are by default")
+        changes.append(f"readings may use {chosen.budget:g} of the step time")
+    if chosen.flush != DEFAULT_FLUSH_SECONDS:
+        changes.append(f"close() waits at most {chosen.flush:g} s for the collector")
+    return Line("ok", "settings", "; ".join(changes) or "defaults")
 
 
 def _split(error: str) -> tuple[str, str]:
     """Splits an error into cause and remedy, which Ammeter's errors separate with a semicolon."""
-    what, _, remedy = error.partition("; ")
-    return what, remedy
+    problem, _, remedy = error.partition("; ")
+    return problem, remedy
 
 
 def _print_json(lines: Sequence[Line]) -> None:
     import msgspec
 
     failed = any(line.level == "fail" for line in lines)
-    told = {"works": not failed, "lines": [msgspec.to_builtins(line) for line in lines]}
-    print(printable.json(told))
+    result = {"works": not failed, "lines": [msgspec.to_builtins(line) for line in lines]}
+    print(printable.json(result))
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ammeter doctor",
-        description="Say what this machine and this set-up can and cannot see, and look at the way to the collector.",
-        epilog="Exit code: 0 everything will work, 1 something will not.",
+        description="Check this machine, the folder of the journals and the connection to the collector.",
+        epilog="Exit code: 0 if everything works, 1 if not, 2 for a wrong call.",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--url", help="the collector; AMMETER_URL otherwise. The token is read from AMMETER_TOKEN")
-    parser.add_argument("--dir", help="where journals lie; AMMETER_DIR otherwise, else ~/.ammeter")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--url", help="address of the collector (default: AMMETER_URL); AMMETER_TOKEN has the token")
+    parser.add_argument("--dir", help="folder of the journals (default: AMMETER_DIR, else ~/.ammeter)")
     return parser.parse_args(words)
 
 

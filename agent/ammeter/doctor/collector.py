@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from ammeter.doctor.line import Line, fail, ok, warn
 from ammeter.environment.settings import Settings, proxies
 from ammeter.redaction import text
-from ammeter.shipper import http
-from ammeter.shipper.http import Answer
+from ammeter.shipper.answers import WRONG_OFFSET_REMEDY, Answer
+from ammeter.shipper.http import CollectorCheck, check_collector
 
-SKEW_SECONDS = 5.0
+MAX_SKEW_SECONDS = 5.0
 """run-lost waits 15 s for a silent host.
 
 Larger clock differences make its times hard to read.
@@ -20,61 +20,59 @@ Larger clock differences make its times hard to read.
 
 def lines(chosen: Settings) -> Iterator[Line]:
     if chosen.url is None:
-        remedy = "set AMMETER_URL to send runs to one; without, ammeter report reads them here"
-        yield Line("note", "collector", "none is set: journals stay on this machine", remedy)
+        remedy = "set AMMETER_URL to send runs to a collector; ammeter report reads them without one"
+        yield Line("note", "collector", "not set; journals stay on this machine", remedy)
         return
-    looked = http.look(chosen.url, chosen.token)
-    yield from _ways(chosen, looked)
+    yield from _check_lines(chosen, check_collector(chosen.url, chosen.token))
 
 
-def _ways(chosen: Settings, looked: http.Looked) -> Iterator[Line]:
+def _check_lines(chosen: Settings, check: CollectorCheck) -> Iterator[Line]:
     assert chosen.url is not None
     url = text(chosen.url, 1000)
-    if looked.ready.status == 0:
-        yield fail("collector", f"{url} does not answer: {looked.ready.detail}", _remedy(chosen.url, looked.ready))
+    readiness = check.readiness
+    if readiness.status == 0:
+        yield fail(
+            "collector", f"{url} does not respond: {readiness.detail}", _connection_remedy(chosen.url, readiness)
+        )
         yield from _proxies()
         return
-    if looked.ready.status != 200:
-        remedy = (
-            "look at the collector's log" if looked.ready.status == 503 else "check AMMETER_URL: is it a collector's?"
-        )
-        yield fail("collector", f"{url}/readyz answers {looked.ready.detail}", remedy)
+    if readiness.status != 200:
+        wrong_address = "check that AMMETER_URL is the address of a collector"
+        remedy = "read the collector's log" if readiness.status == 503 else wrong_address
+        yield fail("collector", f"{url}/readyz answers {readiness.detail}", remedy)
         return
-    yield ok("collector", f"{url} is ready, {1000 * looked.seconds:.0f} ms away")
-    yield _token(chosen, looked.taken)
-    if looked.ahead is not None and abs(looked.ahead) > SKEW_SECONDS:
-        yield warn("clock", f"the collector's is {looked.ahead:+.0f} s from this one", "set both by NTP")
+    yield ok("collector", f"{url} is ready and answers in {1000 * check.seconds:.0f} ms")
+    yield _token(chosen, check.ingest)
+    if check.clock_skew_seconds is not None and abs(check.clock_skew_seconds) > MAX_SKEW_SECONDS:
+        difference = f"the collector's clock is {check.clock_skew_seconds:+.0f} s from this machine's"
+        yield warn("clock", difference, "synchronize both clocks by NTP")
 
 
-def _token(chosen: Settings, taken: Answer) -> Line:
-    whose = "this token" if chosen.token else "no token"
-    if taken.status == 200 and taken.offset:
-        said = f"the collector says that it has {taken.offset} bytes of a run that nobody has begun"
-        return fail("token", said, "check that AMMETER_URL leads to one collector, and update it")
-    if taken.status == 200:
-        return ok("token", f"the collector takes runs with {whose}")
-    if taken.status in (401, 403):
-        remedy = "set AMMETER_TOKEN to one with scope ingest; `ammeter-server token create` makes it"
-        return fail("token", f"the collector takes nothing with {whose}: {taken.detail}", remedy)
-    return fail("token", f"the collector takes nothing: {taken.detail}", "look at the collector's log")
+def _token(chosen: Settings, ingest: Answer) -> Line:
+    if ingest.status == 200 and ingest.offset:
+        return fail("token", f"the collector reports {ingest.offset} bytes of a run that is empty", WRONG_OFFSET_REMEDY)
+    if ingest.status == 200:
+        return ok("token", f"the collector accepts runs {'with this token' if chosen.token else 'without a token'}")
+    if ingest.status in (401, 403):
+        request = "this token" if chosen.token else "a request without a token"
+        remedy = "set AMMETER_TOKEN to a token with scope ingest; `ammeter-server token create` creates one"
+        return fail("token", f"the collector rejects {request}: {ingest.detail}", remedy)
+    return fail("token", f"the collector accepts no data: {ingest.detail}", "read the collector's log")
 
 
-def _remedy(url: str, answer: Answer) -> str:
-    said = answer.detail.lower()
-    if "certificate" in said or "ssl" in said:
-        return "set SSL_CERT_FILE to the certificate of who signed the collector's, or check its host name and date"
-    if "resolve" in said or "name or service" in said or "temporary failure" in said:
+def _connection_remedy(url: str, answer: Answer) -> str:
+    detail = answer.detail.lower()
+    if "certificate" in detail or "ssl" in detail:
+        return "set SSL_CERT_FILE to the authority of the collector's certificate, or check its host name and date"
+    if "resolve" in detail or "name or service" in detail or "temporary failure" in detail:
         return f"check the name {urlsplit(url).hostname!r}, or this machine's DNS"
-    if "refused" in said:
+    if "refused" in detail:
         return "start the collector (ammeter-server serve), or check the port in AMMETER_URL"
-    return "check AMMETER_URL, and whether a firewall lies between"
+    return "check AMMETER_URL, and whether a firewall blocks the connection"
 
 
 def _proxies() -> Iterator[Line]:
-    named = proxies()
-    if named:
-        yield warn(
-            "proxy",
-            f"{', '.join(named)} is set, and the shipper does not use it",
-            "let it reach the collector directly",
-        )
+    names = proxies()
+    if names:
+        text = f"{', '.join(names)} is set, but the shipper uses no proxy"
+        yield warn("proxy", text, "make sure that this machine reaches the collector directly")

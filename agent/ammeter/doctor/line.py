@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "note", "warn", "fail"]
-"""ok: works.
-
-note: a limit that needs no repair. warn: works worse than it could. fail: will not work.
-"""
+"""ok: works. note: a limit that needs no repair. warn: works, but can be improved. fail: does not work."""
 
 
 @dataclass(frozen=True)

@@ -31,51 +31,50 @@ def lines() -> Iterator[Line]:
 
 
 def _system() -> Line:
-    said = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        return fail("python", said, "use Linux: journals rely on its record locks")
-    return ok("python", said)
+        return fail("python", text, "use Linux: the journal needs its record locks")
+    return ok("python", text)
 
 
 def _torch() -> ModuleType | Line:
     try:
         return importlib.import_module("torch")
     except Exception as error:  # noqa: BLE001 - a broken torch can raise anything
-        remedy = "install torch in this Python, or run the doctor in the one that trains"
+        remedy = "install torch in this Python, or run ammeter doctor with the Python that trains"
         return fail("torch", f"cannot be imported ({type(error).__name__}: {error})", remedy)
 
 
 def _version(torch: ModuleType) -> Line:
-    said = str(torch.__version__)
-    found = re.match(r"(\d+)\.(\d+)", said)
-    if found and (int(found[1]), int(found[2])) < OLDEST_TORCH:
-        return fail("torch", said, f"update it to {'.'.join(map(str, OLDEST_TORCH))} or newer")
-    return ok("torch", said)
+    version = str(torch.__version__)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
+        return fail("torch", version, f"update it to {'.'.join(map(str, OLDEST_TORCH))} or newer")
+    return ok("torch", version)
 
 
 def _gpu(torch: ModuleType) -> Line:
     if torch.cuda.is_available():
-        names = sorted({torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())})
+        names = sorted({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())})
         return ok("device", f"{torch.cuda.device_count()} x {', '.join(names)}, CUDA {torch.version.cuda}")
     if torch.version.cuda is not None:
-        remedy = "look at nvidia-smi: the driver may be missing, too old, or hidden by CUDA_VISIBLE_DEVICES"
-        return warn("device", f"this torch is made for CUDA {torch.version.cuda}, and finds no GPU", remedy)
-    return ok("device", "CPU; this torch is made without CUDA")
+        remedy = "run nvidia-smi: the driver may be missing or too old, or CUDA_VISIBLE_DEVICES may hide the GPU"
+        return warn("device", f"torch is built for CUDA {torch.version.cuda}, but finds no GPU", remedy)
+    return ok("device", "CPU; torch is built without CUDA")
 
 
 def _readers(cuda: bool) -> Iterator[Line]:
     """Reports the gradient reader of each device that is present."""
     from ammeter import tensors
 
-    for device, how in tensors.available().items():
+    for device, reader in tensors.available().items():
         if device == "cuda" and not cuda:
             continue
         about = f"gradients on {device.upper()}"
-        if "torch's operators" not in how:
-            yield ok(about, f"read by {how}")
+        if "torch's operators" not in reader:
+            yield ok(about, f"read by {reader}")
         elif device == "cpu":
-            yield warn(
-                about, f"read by {how}", "install a C compiler, then ammeter again: all is read at every step then"
-            )
+            remedy = "to read all gradients at every step, install a C compiler and then ammeter again"
+            yield warn(about, f"read by {reader}", remedy)
         else:
-            yield warn(about, f"read by {how}", "pip install triton: all is read at every step then")
+            yield warn(about, f"read by {reader}", "to read all gradients at every step: pip install triton")

@@ -18,15 +18,15 @@ def show(lines: Sequence[Line], console: Console | None = None) -> None:
     """Prints every line with its remedy, and a summary."""
     console = console or Console(highlight=False)
     if console.is_terminal:
-        _coloured(lines, console)
+        _print_table(lines, console)
     else:
         for line in lines:
-            said = f"{line.level:4}  {line.about}: {line.text}" + (f" -> {line.remedy}" if line.remedy else "")
-            print(printable.line(said))
-    console.print(Text(_sum(lines)), soft_wrap=True)
+            remedy = f" -> {line.remedy}" if line.remedy else ""
+            print(printable.line(f"{line.level:4}  {line.about}: {line.text}{remedy}"))
+    console.print(Text(_summary(lines)), soft_wrap=True)
 
 
-def _coloured(lines: Sequence[Line], console: Console) -> None:
+def _print_table(lines: Sequence[Line], console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
@@ -39,11 +39,11 @@ def _coloured(lines: Sequence[Line], console: Console) -> None:
     console.print(table)
 
 
-def _sum(lines: Sequence[Line]) -> str:
-    failed = [line.about for line in lines if line.level == "fail"]
-    warned = [line.about for line in lines if line.level == "warn"]
-    if failed:
-        return f"This will not work: {', '.join(failed)}."
-    if warned:
-        return f"This works; it could be better: {', '.join(warned)}."
-    return "This works."
+def _summary(lines: Sequence[Line]) -> str:
+    failures = [line.about for line in lines if line.level == "fail"]
+    warnings = [line.about for line in lines if line.level == "warn"]
+    if failures:
+        return f"This set-up does not work: {', '.join(failures)}."
+    if warnings:
+        return f"This set-up works. It can be improved: {', '.join(warnings)}."
+    return "This set-up works."

@@ -46,21 +46,21 @@ def oom_kills(groups: str | None = None, root: Path = CGROUPS) -> int | None:
 
 def memory_limit(groups: str, root: Path = CGROUPS) -> int:
     """Returns the lowest limit in bytes of the group and its ancestors; 0 if none."""
-    found = []
+    limits = []
     for file in _files(groups, root, "memory.max", "memory.limit_in_bytes"):
-        for folder in _upwards(file.parent, root):
+        for folder in _with_ancestors(file.parent, root):
             try:
-                said = (folder / file.name).read_text().strip()
+                text = (folder / file.name).read_text().strip()
             except OSError:
                 continue
-            if said.isdigit() and 0 < int(said) < UNLIMITED_BYTES:
-                found.append(int(said))
-    return min(found, default=0)
+            if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES:
+                limits.append(int(text))
+    return min(limits, default=0)
 
 
-def _upwards(folder: Path, root: Path) -> Iterable[Path]:
+def _with_ancestors(folder: Path, root: Path) -> Iterable[Path]:
     """Returns the folder and its ancestors up to the root."""
-    return [each for each in (folder, *folder.parents) if each == root or root in each.parents]
+    return [path for path in (folder, *folder.parents) if path == root or root in path.parents]
 
 
 def _files(groups: str, root: Path, version_2: str, version_1: str) -> list[Path]:
@@ -68,12 +68,12 @@ def _files(groups: str, root: Path, version_2: str, version_1: str) -> list[Path
 
     In a container, its own group is the root.
     """
-    found = []
+    files = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        inner = path.lstrip("/")
+        relative = path.lstrip("/")
         if not controllers:
-            found += [root / inner / version_2, root / version_2]
+            files += [root / relative / version_2, root / version_2]
         elif "memory" in controllers.split(","):
-            found += [root / "memory" / inner / version_1, root / "memory" / version_1]
-    return found
+            files += [root / "memory" / relative / version_1, root / "memory" / version_1]
+    return files

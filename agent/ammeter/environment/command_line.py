@@ -23,58 +23,58 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     An option followed by another option, or by nothing, is a flag: True. A repeated option, or one followed by several
     numbers, has a list. Numbers, true, false and none are converted; the rest is text.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     positional = 0
-    at = 0
-    while at < len(words) and len(found) < MAX_SETTINGS:
-        word = words[at]
-        at += 1
+    index = 0
+    while index < len(words) and len(settings) < MAX_SETTINGS:
+        word = words[index]
+        index += 1
         if word == "--":
             continue
         if _is_option(word):
-            name, equals, said = word.lstrip("-").partition("=")
+            name, equals, text = word.lstrip("-").partition("=")
             if equals:
-                _add(found, name, value_of(said))
+                _add(settings, name, parse_value(text))
                 continue
             values: list[Any] = []
-            while at < len(words) and _belongs(words[at], values):
-                values.append(value_of(words[at]))
-                at += 1
-            _add(found, name, True if not values else values[0] if len(values) == 1 else values)
+            while index < len(words) and _is_value(words[index], values):
+                values.append(parse_value(words[index]))
+                index += 1
+            _add(settings, name, True if not values else values[0] if len(values) == 1 else values)
         elif hydra := _HYDRA.match(word):
-            _add(found, hydra[2], value_of(hydra[3]))
+            _add(settings, hydra[2], parse_value(hydra[3]))
         else:
             positional += 1
-            found[f"{POSITIONAL}.{positional}"] = value_of(word)
-    return found
+            settings[f"{POSITIONAL}.{positional}"] = parse_value(word)
+    return settings
 
 
-def value_of(said: str) -> Any:
+def parse_value(text: str) -> Any:
     """Returns a number, True, False or None if the text is one; else the text."""
-    if said.lower() in _WORDS:
-        return _WORDS[said.lower()]
-    if not _NUMBER.match(said):
-        return said
-    return float(said) if any(sign in said for sign in ".eE") else int(said)
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if not _NUMBER.match(text):
+        return text
+    return float(text) if any(sign in text for sign in ".eE") else int(text)
 
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and word.strip("-") != "" and not _NUMBER.match(word)
 
 
-def _belongs(word: str, values: Sequence[Any]) -> bool:
-    """Whether a word is a value of the preceding option.
+def _is_value(word: str, values: Sequence[Any]) -> bool:
+    """Returns whether a word is a value of the preceding option.
 
     True for the first word that is no option, and for further numbers.
     """
     if _is_option(word) or word == "--" or (not values and _HYDRA.match(word) and not word.startswith(("{", "["))):
         return False
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
-    return not values or (numbers and _NUMBER.match(word) is not None)
+    all_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return not values or (all_numbers and _NUMBER.match(word) is not None)
 
 
-def _add(found: dict[str, Any], name: str, value: Any) -> None:
-    if name in found:
-        before = found[name] if isinstance(found[name], list) else [found[name]]
+def _add(settings: dict[str, Any], name: str, value: Any) -> None:
+    if name in settings:
+        before = settings[name] if isinstance(settings[name], list) else [settings[name]]
         value = [*before, value]
-    found[name] = value
+    settings[name] = value

@@ -29,16 +29,16 @@ def run_id(project: str, environment: Mapping[str, str] = os.environ) -> tuple[s
     one. torchrun --standalone generates a UUID, which survives a restart of the ranks while their store does not; an id
     typed by a person may be that of yesterday's job.
     """
-    said = environment.get("AMMETER_RUN_ID", "")
-    if said:
-        return _from_name(said, project, environment)
-    elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
-    agreed = None if _is_uuid(elastic) else _agreed_in_store()
-    if agreed:
-        return agreed, ""
-    if elastic != "none":
-        return _from_name(elastic, project, environment)[0], ""
-    _tell_alone(environment)
+    name = environment.get("AMMETER_RUN_ID", "")
+    if name:
+        return _from_name(name, project, environment)
+    elastic_id = environment.get("TORCHELASTIC_RUN_ID", "none")
+    shared_id = None if _is_uuid(elastic_id) else _id_in_store()
+    if shared_id:
+        return shared_id, ""
+    if elastic_id != "none":
+        return _from_name(elastic_id, project, environment)[0], ""
+    _warn_of_separate_runs(environment)
     return str(uuid.uuid4()), ""
 
 
@@ -52,8 +52,8 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 def launcher(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the launcher's restart limit, such as {"max_restarts": "2"}; empty without restarts."""
-    said = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
-    return {"max_restarts": said} if said != "0" else {}
+    max_restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return {"max_restarts": max_restarts} if max_restarts != "0" else {}
 
 
 def host() -> str:
@@ -61,41 +61,41 @@ def host() -> str:
     return socket.gethostname().lower()
 
 
-def _from_name(said: str, project: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    if _is_uuid(said):
-        return str(uuid.UUID(said)), ""
+def _from_name(name: str, project: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    if _is_uuid(name):
+        return str(uuid.UUID(name)), ""
     job = next((environment[key] for key in _JOB_IDS if environment.get(key)), "")
-    return str(uuid.uuid5(NAMESPACE, "\0".join((project, said, job)))), said
+    return str(uuid.uuid5(NAMESPACE, "\0".join((project, name, job)))), name
 
 
-def _is_uuid(said: str) -> bool:
+def _is_uuid(text: str) -> bool:
     """Whether the text is a UUID that a run can have.
 
     UUIDs of the variant reserved for the future are assigned only by collectors.
     """
     try:
-        return uuid.UUID(said).variant != uuid.RESERVED_FUTURE
+        return uuid.UUID(text).variant != uuid.RESERVED_FUTURE
     except ValueError:
         return False
 
 
-def _tell_alone(environment: Mapping[str, str]) -> None:
+def _warn_of_separate_runs(environment: Mapping[str, str]) -> None:
     """Warns once, on rank 0, that the ranks do not share a run id."""
-    if environment.get("RANK") != "0" or rank(environment)[1] < 2 or _told:
+    if environment.get("RANK") != "0" or rank(environment)[1] < 2 or _warned:
         return
-    _told.append(True)
+    _warned.append(True)
     with suppress(Exception):  # the program's log handler may raise
         log.warning(
-            "ammeter: watch() came before init_process_group(), so each of the %s ranks becomes a run of its own; call"
-            " it afterwards, use `ammeter run`, or set AMMETER_RUN_ID",
+            "ammeter: watch() was called before init_process_group(), so the %s ranks are recorded as separate runs;"
+            " call watch() afterwards, use `ammeter run`, or set AMMETER_RUN_ID",
             rank(environment)[1],
         )
 
 
-_told: list[bool] = []
+_warned: list[bool] = []
 
 
-def _agreed_in_store() -> str | None:
+def _id_in_store() -> str | None:
     """Returns the run id from the default store, which the first rank sets.
 
     compare_set returns at once; a get could block on a rank that never arrives.

@@ -11,8 +11,8 @@ from typing import Any
 
 DEFAULT_DIR = "~/.ammeter"
 DEFAULT_BUDGET = 0.01
-DEFAULT_FLUSH = 5.0
-MAX_FLUSH = 3600.0
+DEFAULT_FLUSH_SECONDS = 5.0
+MAX_FLUSH_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -81,21 +81,22 @@ def settings(
         ValueError: a value cannot be used; the message names it and the remedy.
         OSError: the user has no home folder.
     """
-    said_url = url or environment.get("AMMETER_URL") or None
-    if said_url and not said_url.startswith(("http://", "https://")):
+    address = url or environment.get("AMMETER_URL") or None
+    if address and not address.startswith(("http://", "https://")):
         name = "url" if url else "AMMETER_URL"
         from ammeter.redaction import text  # imported late: if Ammeter is disabled, nothing else of it is loaded
 
-        raise ValueError(f"{name} is {text(said_url, 200)!r}; use http:// or https://, such as http://127.0.0.1:8480")
+        raise ValueError(f"{name} is {text(address, 200)!r}; use http:// or https://, such as http://127.0.0.1:8480")
     share = budget if budget is not None else _number(environment, "AMMETER_BUDGET", DEFAULT_BUDGET, "0.01")
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         name = "budget" if budget is not None else "AMMETER_BUDGET"
         raise ValueError(f"{name} is {share!r}; use a share of step time above 0 and at most 1, such as 0.01")
-    flush = _number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH, "5")
-    if not 0 <= flush <= MAX_FLUSH:
-        raise ValueError(f"AMMETER_FLUSH is {flush!r}; use seconds from 0, which never waits, to {MAX_FLUSH:.0f}")
+    flush = _number(environment, "AMMETER_FLUSH", DEFAULT_FLUSH_SECONDS, "5")
+    if not 0 <= flush <= MAX_FLUSH_SECONDS:
+        limit = f"{MAX_FLUSH_SECONDS:.0f}"
+        raise ValueError(f"AMMETER_FLUSH is {flush!r}; use seconds from 0, which never waits, to {limit}")
     return Settings(
-        url=said_url.rstrip("/") if said_url else None,
+        url=address.rstrip("/") if address else None,
         token=environment.get("AMMETER_TOKEN") or None,
         dir=_folder(Path(dir or environment.get("AMMETER_DIR") or DEFAULT_DIR)),
         budget=share,
@@ -130,21 +131,21 @@ def _folder(said: Path) -> Path:
 
 def _object(environment: Mapping[str, str], name: str) -> dict[str, Any]:
     """Parses a variable with a JSON object."""
-    said = environment.get(name, "")
+    text = environment.get(name, "")
     try:
-        found = json.loads(said or "{}")
+        parsed = json.loads(text or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f'{name} is {said[:80]!r}; use an object in JSON, such as {{"team": "vision"}}')
-    return found
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError(f'{name} is {text[:80]!r}; use a JSON object, such as {{"team": "vision"}}')
+    return parsed
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, example: str) -> float:
-    said = environment.get(name, "")
-    if not said:
+    text = environment.get(name, "")
+    if not text:
         return default
     try:
-        return float(said)
+        return float(text)
     except ValueError:
-        raise ValueError(f"{name} is {said!r}; use a number such as {example}.") from None
+        raise ValueError(f"{name} is {text!r}; use a number such as {example}.") from None

@@ -33,11 +33,11 @@ def commit_of(script: str) -> str:
 
 def _git_folder(folder: Path) -> Path | None:
     for parent in [folder, *folder.parents][:MAX_PARENTS]:
-        found = parent / ".git"
-        if found.is_dir():
-            return found
-        if found.is_file():  # of a worktree or a submodule
-            return parent / _text(found).removeprefix("gitdir:").strip()
+        git = parent / ".git"
+        if git.is_dir():
+            return git
+        if git.is_file():  # of a worktree or a submodule
+            return parent / _text(git).removeprefix("gitdir:").strip()
     return None
 
 
@@ -49,9 +49,9 @@ def _head(folder: Path) -> str:
     if not name.startswith("refs/") or ".." in name:
         return ""
     common = folder / _text(folder / "commondir") if (folder / "commondir").is_file() else folder
-    for place in (folder, common):
-        if (place / name).is_file():
-            return _commit(_text(place / name))
+    for git_folder in (folder, common):
+        if (git_folder / name).is_file():
+            return _commit(_text(git_folder / name))
     return _packed(common / "packed-refs", name)
 
 
@@ -69,5 +69,5 @@ def _text(file: Path) -> str:
 
 
 def _commit(text: str) -> str:
-    found = _COMMIT.match(text)
-    return found[0] if found else ""
+    match = _COMMIT.match(text)
+    return match[0] if match else ""

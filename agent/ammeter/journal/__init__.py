@@ -12,12 +12,12 @@ Only the writer creates segments; only the shipper or the mirror moves, thins or
 never change: removed frames leave a hole, which the header of the next frame makes visible.
 """
 
+from ammeter.journal.exit_watcher_lock import exit_watcher_path, has_exit_watcher
 from ammeter.journal.layout import (
-    HOME,
-    REFUSED,
+    HOME_FILE,
+    REFUSAL_FILE,
     acknowledge,
     acknowledged,
-    home_of,
     hot_folder,
     note_refusal,
     offer,
@@ -27,21 +27,22 @@ from ammeter.journal.layout import (
     replace,
     segment_path,
     segments,
+    stream_folder_of,
     streams,
 )
-from ammeter.journal.process_lock import holder, is_alive, is_locked, lock, unlock
-from ammeter.journal.reader import Entry, end_of, ended, read, schema_before, written
-from ammeter.journal.segment_gc import TERMINATED, UNKNOWN, Ending, drop, mirror, move, settle, thin
-from ammeter.journal.supervised import has_witness, witness_path
-from ammeter.journal.writer import CAP_BYTES, SEGMENT_BYTES, Journal
+from ammeter.journal.process_lock import is_alive, is_locked, lock, lock_owner, unlock
+from ammeter.journal.reader import Entry, end_of, ended, read, schema_before, written_offset
+from ammeter.journal.segment_gc import TERMINATED_FILE, UNKNOWN_ENDING, Ending, drop, end_stream, mirror, move, thin
+from ammeter.journal.size_cap import CAP_BYTES
+from ammeter.journal.writer import SEGMENT_BYTES, Journal
 
 __all__ = [
     "CAP_BYTES",
-    "HOME",
-    "REFUSED",
+    "HOME_FILE",
+    "REFUSAL_FILE",
     "SEGMENT_BYTES",
-    "TERMINATED",
-    "UNKNOWN",
+    "TERMINATED_FILE",
+    "UNKNOWN_ENDING",
     "Ending",
     "Entry",
     "Journal",
@@ -49,14 +50,15 @@ __all__ = [
     "acknowledged",
     "drop",
     "end_of",
+    "end_stream",
     "ended",
-    "has_witness",
-    "holder",
-    "home_of",
+    "exit_watcher_path",
+    "has_exit_watcher",
     "hot_folder",
     "is_alive",
     "is_locked",
     "lock",
+    "lock_owner",
     "mirror",
     "move",
     "note_refusal",
@@ -69,10 +71,9 @@ __all__ = [
     "schema_before",
     "segment_path",
     "segments",
-    "settle",
+    "stream_folder_of",
     "streams",
     "thin",
     "unlock",
-    "witness_path",
-    "written",
+    "written_offset",
 ]

@@ -12,7 +12,7 @@ import msgspec
 
 from ammeter.journal.layout import open_plain
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Interval between two checks; each check is one stat of the file."""
 
 MAX_BYTES = 64 * 2**10
@@ -28,9 +28,9 @@ class Directives:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "directives"
         self.due = 0.0
-        self._seen: tuple[int, int] | None = None
+        self._last_version: tuple[int, int] | None = None
 
-    def take(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[dict[str, Any]]:
         """Returns directives that are new since the last check.
 
         The list is empty if the file is missing or is not valid output of the shipper.
@@ -38,15 +38,17 @@ class Directives:
         now = perf_counter()
         if now < self.due:
             return []
-        self.due = now + LOOK_SECONDS
+        self.due = now + CHECK_SECONDS
         try:
-            found = os.stat(self._path, follow_symlinks=False)
-            version = (found.st_mtime_ns, found.st_ino)
-            if version == self._seen or not stat.S_ISREG(found.st_mode):
+            status = os.stat(self._path, follow_symlinks=False)
+            version = (status.st_mtime_ns, status.st_ino)
+            if version == self._last_version or not stat.S_ISREG(status.st_mode):
                 return []
-            self._seen = version
+            self._last_version = version
             with open_plain(self._path) as file:
-                asked = msgspec.json.decode(file.read(MAX_BYTES))
+                directives = msgspec.json.decode(file.read(MAX_BYTES))
         except (OSError, ValueError, RecursionError):  # missing file or invalid JSON: msgspec's errors are ValueErrors
             return []
-        return [each for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []
+        if not isinstance(directives, list):
+            return []
+        return [directive for directive in directives if isinstance(directive, dict)]

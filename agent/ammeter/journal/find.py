@@ -9,8 +9,8 @@ from ammeter import journal
 from ammeter.wire import columns
 from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema, Steps
 
-ROWS = 500
-"""Rows per read. The value bounds memory; nothing else depends on it."""
+MAX_ROWS = 500
+"""Rows per view. The value bounds memory; nothing else depends on it."""
 
 
 class NoJournal(ValueError):
@@ -26,10 +26,10 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
         NoJournal: the path is not a folder, or contains no journal.
     """
     if not path.is_dir():
-        raise NoJournal(f"{str(path)!r} is no folder; give a run's folder, a stream's, or AMMETER_DIR itself")
+        raise NoJournal(f"{str(path)!r} is not a folder; pass AMMETER_DIR, a run's folder or a stream's folder")
     if (path / "alive").exists() or journal.streams(path):
         return [path]
-    runs = sorted((each for each in path.iterdir() if each.is_dir() and journal.streams(each)), key=_start)
+    runs = sorted((run for run in path.iterdir() if run.is_dir() and journal.streams(run)), key=_start)
     if not runs:
         raise NoJournal(
             f"there is no journal in {str(path)!r}; a run that is watched with dir={str(path)!r} writes one"
@@ -48,25 +48,24 @@ def find_baseline(name: str, run: Path) -> Path:
     """
     if name and Path(name).is_dir():
         return find_runs(Path(name))[0]
-    here = run.resolve().parent if (run / "alive").exists() else run.resolve()
-    others = [each for each in here.parent.iterdir() if each.is_dir() and each != here and journal.streams(each)]
-    hellos = {each: hello for each in others if (hello := _hello(each))}
-    fits = [each for each, hello in hellos.items() if name and name in (each.name, hello.name)]
-    if not fits:
-        raise NoJournal(
-            f"no baseline {name!r} lies beside {run}; give a path, or the id or name of a run in {here.parent}"
-        )
-    mine = _hello(here)
-    earlier = [each for each in fits if mine and hellos[each].started <= mine.started]
-    return max(earlier or fits, key=lambda each: hellos[each].started)
+    run_folder = run.resolve().parent if (run / "alive").exists() else run.resolve()
+    parent = run_folder.parent
+    others = [other for other in parent.iterdir() if other.is_dir() and other != run_folder and journal.streams(other)]
+    hellos = {other: hello for other in others if (hello := _hello(other))}
+    candidates = [other for other, hello in hellos.items() if name and name in (other.name, hello.name)]
+    if not candidates:
+        raise NoJournal(f"there is no baseline {name!r} in {parent}; pass a path, or the id or name of a run there")
+    own_hello = _hello(run_folder)
+    earlier = [other for other in candidates if own_hello and hellos[other].started <= own_hello.started]
+    return max(earlier or candidates, key=lambda other: hellos[other].started)
 
 
 def streams_in(path: Path) -> list[Path]:
     """Finds the stream folders at a path. Raises NoJournal if there are none."""
-    found = [path] if (path / "alive").exists() else journal.streams(path)
-    if not found:
+    streams = [path] if (path / "alive").exists() else journal.streams(path)
+    if not streams:
         raise NoJournal(f"there is no journal in {str(path)!r}")
-    return found
+    return streams
 
 
 def hello_of(stream: Path) -> Hello | None:
@@ -75,7 +74,7 @@ def hello_of(stream: Path) -> Hello | None:
 
 
 def views(stream: Path) -> Iterator[columns.View]:
-    """Yields the journal as views of at most ROWS rows, each with one schema."""
+    """Yields the journal as views of at most MAX_ROWS rows, each with one schema."""
     schema: Schema | None = None
     rows: list[Steps] = []
     frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
@@ -91,15 +90,15 @@ def views(stream: Path) -> Iterator[columns.View]:
                 yield columns.view(schema or frame.schema, rows, frames)
                 schema, rows, frames = frame.schema, [], []
             frames.append((len(rows), frame))
-        if len(rows) >= _at_once(schema) or len(frames) >= ROWS:
+        if len(rows) >= _max_rows(schema) or len(frames) >= MAX_ROWS:
             yield columns.view(schema or Schema(), rows, frames)
             rows, frames = [], []
     yield columns.view(schema or Schema(), rows, frames)
 
 
-def _at_once(schema: Schema | None) -> int:
-    """Returns the number of rows per read, which is smaller for very wide schemas."""
-    return min(ROWS, max(1, columns.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else ROWS
+def _max_rows(schema: Schema | None) -> int:
+    """Returns the number of rows per view, which is smaller for very wide schemas."""
+    return min(MAX_ROWS, max(1, columns.MAX_BLOCK_BYTES // (4 * schema.width + 16))) if schema else MAX_ROWS
 
 
 def _start(run: Path) -> tuple[int, float]:
@@ -110,11 +109,11 @@ def _start(run: Path) -> tuple[int, float]:
     """
     streams = journal.streams(run)
     hellos = (journal.schema_before(stream, 0) for stream in streams)
-    began = min((hello.started for hello in hellos if hello is not None), default=0)
-    return began, max(path.stat().st_mtime for stream in streams for path in (stream, stream / "alive"))
+    started = min((hello.started for hello in hellos if hello is not None), default=0)
+    return started, max(path.stat().st_mtime for stream in streams for path in (stream, stream / "alive"))
 
 
 def _hello(run: Path) -> Hello | None:
     """Returns the hello of the run's earliest rank stream."""
-    said = [hello for stream in journal.streams(run) if (hello := hello_of(stream)) and hello.role == "rank"]
-    return min(said, key=lambda hello: hello.started, default=None)
+    hellos = [hello for stream in journal.streams(run) if (hello := hello_of(stream)) and hello.role == "rank"]
+    return min(hellos, key=lambda hello: hello.started, default=None)

@@ -7,10 +7,10 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-OFFSETS = 2**63
+OFFSET_LIMIT = 2**63
 """Logical offsets are smaller than this, so that they fit into int64."""
 
-OFFERED, REFUSED = "offered", "refused"
+OFFERED_FILE, REFUSAL_FILE = "offered", "refused"
 """Files in a stream's folder: the offset up to which it was sent, and why the collector refuses it."""
 
 RESERVED_BYTES = 16 * 2**20
@@ -18,7 +18,7 @@ RESERVED_BYTES = 16 * 2**20
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-HOME = "home"
+HOME_FILE = "home"
 """File in a stream's folder on tmpfs that contains the path of the stream's folder on disk."""
 
 
@@ -29,25 +29,25 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
     """
     hot = hot_folder(folder)
     if hot is None:
-        return sorted(_listed(folder).items())
+        return sorted(_list_segments(folder).items())
     # The writer may switch to the disk and back between two listings, so that one listing misses segments before the
     # newest that it saw. All segments up to that one existed before the second pass, which therefore finds them.
-    newest = max(_everywhere(hot, folder), default=-1)
-    return sorted((start, path) for start, path in _everywhere(hot, folder).items() if start <= newest)
+    newest = max(_list_both(hot, folder), default=-1)
+    return sorted((start, path) for start, path in _list_both(hot, folder).items() if start <= newest)
 
 
 def hot_folder(folder: Path) -> Path | None:
     """Returns the tmpfs folder of the open segment, or None if there is none."""
-    return _named(folder / "hot")
+    return _read_path(folder / "hot")
 
 
-def home_of(hot: Path) -> Path | None:
+def stream_folder_of(hot: Path) -> Path | None:
     """Returns the stream's folder to which a folder on tmpfs belongs."""
-    return _named(hot / HOME)
+    return _read_path(hot / HOME_FILE)
 
 
-def segment_path(place: Path, offset: int) -> Path:
-    return place / f"{offset:020d}.seg"
+def segment_path(folder: Path, offset: int) -> Path:
+    return folder / f"{offset:020d}.seg"
 
 
 def streams(run_folder: Path) -> list[Path]:
@@ -61,7 +61,7 @@ def acknowledged(folder: Path) -> int:
         offset = int(contents(folder / "ack") or 0)
     except (OSError, ValueError):
         return 0
-    return offset if 0 <= offset < OFFSETS else 0
+    return offset if 0 <= offset < OFFSET_LIMIT else 0
 
 
 def acknowledge(folder: Path, offset: int) -> None:
@@ -76,33 +76,33 @@ def offered(folder: Path) -> int:
     request, so it also contains a higher, reserved offset, which applies after a reboot.
     """
     try:
-        exact, reserved, boot = contents(folder / OFFERED).decode().split()
-        offset = int(exact if boot == _boot() else reserved)
+        exact, reserved, boot_id = contents(folder / OFFERED_FILE).decode().split()
+        offset = int(exact if boot_id == _boot_id() else reserved)
     except (OSError, ValueError):
         return 0
-    return offset if 0 <= offset < OFFSETS else 0
+    return offset if 0 <= offset < OFFSET_LIMIT else 0
 
 
 def offer(folder: Path, offset: int) -> None:
     """Records that the stream is about to be sent up to this offset."""
     reserved = (offset // RESERVED_BYTES + 2) * RESERVED_BYTES
-    replace(folder / OFFERED, f"{offset} {min(reserved, OFFSETS - 1)} {_boot()}".encode())
+    replace(folder / OFFERED_FILE, f"{offset} {min(reserved, OFFSET_LIMIT - 1)} {_boot_id()}".encode())
 
 
 def refusal(folder: Path) -> str:
     """Returns why the collector refuses the stream; empty if it does not."""
     try:
-        return contents(folder / REFUSED).decode(errors="replace")
+        return contents(folder / REFUSAL_FILE).decode(errors="replace")
     except OSError:
         return ""
 
 
-def note_refusal(folder: Path, why: str) -> None:
+def note_refusal(folder: Path, reason: str) -> None:
     """Records why the stream is not delivered, for readers of the journal; empty clears it."""
-    if why:
-        replace(folder / REFUSED, why.encode())
+    if reason:
+        replace(folder / REFUSAL_FILE, reason.encode())
     else:
-        (folder / REFUSED).unlink(missing_ok=True)
+        (folder / REFUSAL_FILE).unlink(missing_ok=True)
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -164,11 +164,12 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def usage(place: Path) -> int:
-    return sum(size_of(path) for path in _listed(place).values())
+def usage(folder: Path) -> int:
+    """Returns the bytes of the segments in a folder."""
+    return sum(size_of(path) for path in _list_segments(folder).values())
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Returns the id of this boot of the machine, or "-" if unavailable."""
     try:
         return BOOT_ID.read_text().strip() or "-"
@@ -176,40 +177,40 @@ def _boot() -> str:
         return "-"
 
 
-def _named(path: Path) -> Path | None:
+def _read_path(path: Path) -> Path | None:
     """Returns the absolute path that a file contains."""
     try:
-        named = contents(path).decode()
+        text = contents(path).decode()
     except (OSError, ValueError):
         return None
-    return Path(named) if named.startswith("/") and "\0" not in named else None
+    return Path(text) if text.startswith("/") and "\0" not in text else None
 
 
-def _everywhere(hot: Path, folder: Path) -> dict[int, Path]:
+def _list_both(hot: Path, folder: Path) -> dict[int, Path]:
     """Lists the segments of a stream on disk and on tmpfs.
 
     Tmpfs is listed twice, because segments move to disk meanwhile.
 
     A segment in both places is the open one. Its path on tmpfs is returned: the copy on disk is slightly behind.
     """
-    found = {**_listed(hot), **_listed(folder)}
-    return found | _listed(hot)
+    found = {**_list_segments(hot), **_list_segments(folder)}
+    return found | _list_segments(hot)
 
 
-def _listed(place: Path) -> dict[int, Path]:
+def _list_segments(folder: Path) -> dict[int, Path]:
     """Lists regular files named by an offset.
 
     Other entries are ignored: a read from a pipe could block, and a link could lead to a foreign file.
     """
     try:
-        with os.scandir(place) as there:
-            names = [each.name for each in there if _is_segment(each)]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if _is_segment(entry)]
     except OSError:
         return {}
-    return {int(name[:-4]): place / name for name in names}
+    return {int(name[:-4]): folder / name for name in names}
 
 
 def _is_segment(entry: os.DirEntry[str]) -> bool:
-    stem, _, ending = entry.name.rpartition(".")
-    named = ending == "seg" and stem.isascii() and stem.isdigit() and len(stem) == 20 and int(stem) < OFFSETS
-    return named and entry.is_file(follow_symlinks=False)
+    stem, _, suffix = entry.name.rpartition(".")
+    is_offset = stem.isascii() and stem.isdigit() and len(stem) == 20 and int(stem) < OFFSET_LIMIT
+    return suffix == "seg" and is_offset and entry.is_file(follow_symlinks=False)

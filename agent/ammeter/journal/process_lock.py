@@ -12,7 +12,7 @@ import stat
 import struct
 from pathlib import Path
 
-_held: set[tuple[int, int]] = set()
+_own_locks: set[tuple[int, int]] = set()
 """(device, inode) of the locks of this process. Opening and closing such a file would release its lock."""
 
 _FLOCK = "hhqqi"
@@ -29,19 +29,19 @@ def is_alive(folder: Path) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Returns whether any process holds the lock on a file; False without a file."""
-    return holder(path) is not None
+    return lock_owner(path) is not None
 
 
-def holder(path: Path) -> int | None:
+def lock_owner(path: Path) -> int | None:
     """Returns the id of the process that holds the lock on a file, or None.
 
     The id is 0 for a process that has no id in this PID namespace.
     """
     try:
-        found = path.lstat()
-        if identity(found) in _held:
+        status = path.lstat()
+        if file_id(status) in _own_locks:
             return os.getpid()
-        if not stat.S_ISREG(found.st_mode):  # through a link, close() could release a lock of this process
+        if not stat.S_ISREG(status.st_mode):  # through a link, close() could release a lock of this process
             return None
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -68,20 +68,20 @@ def lock(path: Path) -> int | None:
     except OSError:
         os.close(file)
         return None
-    _held.add(identity(os.fstat(file)))
+    _own_locks.add(file_id(os.fstat(file)))
     return file
 
 
 def unlock(file: int) -> None:
     """Releases a lock. A descriptor that the program has closed, and perhaps reused, is ignored."""
     with contextlib.suppress(OSError):
-        found = identity(os.fstat(file))
-        if found in _held:
-            _held.discard(found)
+        lock_id = file_id(os.fstat(file))
+        if lock_id in _own_locks:
+            _own_locks.discard(lock_id)
             os.close(file)
 
 
-def born_locked(path: Path) -> int:
+def create_locked(path: Path) -> int:
     """Creates a lock file that is never visible unlocked, and returns its descriptor.
 
     The file is locked under another name and then renamed.
@@ -90,13 +90,13 @@ def born_locked(path: Path) -> int:
     file = above_standard(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     draft.rename(path)
-    _held.add(identity(os.fstat(file)))
+    _own_locks.add(file_id(os.fstat(file)))
     return file
 
 
-def identity(found: os.stat_result) -> tuple[int, int]:
+def file_id(status: os.stat_result) -> tuple[int, int]:
     """Returns (device, inode)."""
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def above_standard(file: int) -> int:

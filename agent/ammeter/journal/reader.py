@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ammeter.journal.layout import OFFSETS, open_plain, segments, size_of
+from ammeter.journal.layout import OFFSET_LIMIT, open_plain, segments, size_of
 from ammeter.wire.codec import HEADER_BYTES, offset_in, scan, seek
 from ammeter.wire.frames import Bye, Frame, Hello, Lost
 
@@ -44,10 +44,10 @@ def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Itera
         yield _hole("journal-deleted", expected, listed[0][0])
         expected = listed[0][0]
     for index, (start, path) in enumerate(listed):
-        behind = listed[index + 1][0] if index + 1 < len(listed) else None
-        if behind is not None and behind <= expected:
+        next_start = listed[index + 1][0] if index + 1 < len(listed) else None
+        if next_start is not None and next_start <= expected:
             continue
-        if behind is None and start + size_of(path) <= expected:
+        if next_start is None and start + size_of(path) <= expected:
             return
         for entry in _entries(load(path, folder, start, expected), expected):
             yield entry
@@ -56,9 +56,9 @@ def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Itera
                 budget -= entry.end - entry.begin
                 if budget <= 0:
                     return
-        if behind is not None and expected < behind:
-            yield _hole("torn", expected, behind)
-            expected = behind
+        if next_start is not None and expected < next_start:
+            yield _hole("torn", expected, next_start)
+            expected = next_start
 
 
 def end_of(folder: Path) -> int:
@@ -67,11 +67,11 @@ def end_of(folder: Path) -> int:
     end = listed[-1][0] if listed else 0
     for start, path in listed[-1:]:
         for _, size, offset, frame in scan(load(path, folder, start)):
-            end = behind_of(offset, size, frame)
+            end = offset_after(offset, size, frame)
     return end
 
 
-def written(folder: Path) -> int:
+def written_offset(folder: Path) -> int:
     """Returns the logical offset of the last written byte, including a torn tail.
 
     Needs only file sizes; reads no content.
@@ -83,7 +83,7 @@ def written(folder: Path) -> int:
 def ended(folder: Path) -> bool:
     """Returns whether the stream's last frame is a bye; the stream is then complete."""
     for _, path in segments(folder)[-1:]:
-        with _opened(path, folder) as file:
+        with _open_segment(path, folder) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read()
@@ -99,18 +99,19 @@ def schema_before(folder: Path, offset: int) -> Hello | None:
     At the very beginning, before any hello, returns the first one.
     """
     listed = segments(folder)
-    for start, path in reversed([each for each in listed if each[0] < offset]):
-        found = [frame for at, frame in _hellos(path, folder, start) if at < offset]
-        if found:
-            return found[-1]
+    for start, path in reversed([(start, path) for start, path in listed if start < offset]):
+        hellos = [frame for hello_offset, frame in _hellos(path, folder, start) if hello_offset < offset]
+        if hellos:
+            return hellos[-1]
     for start, path in listed:
         for _, frame in _hellos(path, folder, start):
             return frame
     return None
 
 
-def behind_of(offset: int, size: int, frame: Frame) -> int:
-    return frame.end if isinstance(frame, Lost) and frame.begin < frame.end < OFFSETS else offset + size
+def offset_after(offset: int, size: int, frame: Frame) -> int:
+    """Returns the offset at which the next frame begins; a Lost frame may cover more than its own bytes."""
+    return frame.end if isinstance(frame, Lost) and frame.begin < frame.end < OFFSET_LIMIT else offset + size
 
 
 def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
@@ -120,7 +121,7 @@ def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
     deleted meanwhile.
     """
     try:
-        with _opened(path, folder) as file:
+        with _open_segment(path, folder) as file:
             skip = max(0, expected - start)
             file.seek(skip)
             if skip and offset_in(file.read(HEADER_BYTES)) != expected:
@@ -131,7 +132,7 @@ def load(path: Path, folder: Path, start: int, expected: int = 0) -> bytes:
         return b""
 
 
-def _opened(path: Path, folder: Path) -> BinaryIO:
+def _open_segment(path: Path, folder: Path) -> BinaryIO:
     """Opens a segment that may be moving to the stream's folder.
 
     Raises FileNotFoundError if it is gone.
@@ -144,7 +145,7 @@ def _opened(path: Path, folder: Path) -> BinaryIO:
 
 def _entries(data: bytes, expected: int) -> Iterator[Entry]:
     for _, size, offset, frame in scan(data, seek(data, expected)):
-        end = behind_of(offset, size, frame)
+        end = offset_after(offset, size, frame)
         if end <= expected:
             continue
         if offset > expected:

@@ -10,13 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammeter.journal.layout import OFFSETS, acknowledged, contents, open_plain, replace, segment_path, segments, size_of
+from ammeter.journal.layout import (
+    OFFSET_LIMIT,
+    acknowledged,
+    contents,
+    open_plain,
+    replace,
+    segment_path,
+    segments,
+    size_of,
+)
 from ammeter.journal.process_lock import lock, unlock
-from ammeter.journal.reader import behind_of, ended
+from ammeter.journal.reader import ended, offset_after
 from ammeter.wire.codec import encode, scan
 from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps
 
-TERMINATED = "terminated"
+TERMINATED_FILE = "terminated"
 """A file in the stream's folder, not empty once SIGTERM has reached a process that had no handler for it."""
 
 
@@ -27,19 +36,19 @@ BY_SIGTERM = "killed by SIGTERM"
 class Ending:
     """The known cause of a process's end.
 
-    how: a description such as "killed by SIGKILL". by: a key of wire.frames.ENDED_BY, or ''. memory_limit: limit of its
+    description: such as "killed by SIGKILL". ended_by: a key of wire.frames.ENDED_BY, or ''. memory_limit: limit of its
     control group in bytes, or 0.
     """
 
-    how: str = ""
-    by: str = ""
+    description: str = ""
+    ended_by: str = ""
     memory_limit: int = 0
 
 
-UNKNOWN = Ending()
+UNKNOWN_ENDING = Ending()
 
 
-def settle(folder: Path, now: int, ending: Ending = UNKNOWN) -> bool:
+def end_stream(folder: Path, now: int, ending: Ending = UNKNOWN_ENDING) -> bool:
     """Ends the stream of a dead process: truncates a torn tail and appends bye{lost}, once.
 
     A process that SIGTERM ended gets bye{signal} instead of bye{lost}.
@@ -80,25 +89,25 @@ def mirror(path: Path, folder: Path) -> None:
         copy.write(source.read())
 
 
-def thin(path: Path, keep: int) -> None:
-    """Rewrites a closed segment with every keep-th step only; 0 keeps none.
+def thin(path: Path, stride: int) -> None:
+    """Rewrites a closed segment with every stride-th step only; 0 keeps none.
 
     Other frames keep their offsets. A Lost frame at the offset of each hole counts the removed steps.
     """
-    kept: list[bytes] = []
-    gone: Lost | None = None
+    pieces: list[bytes] = []
+    hole: Lost | None = None
     data = contents(path)
     for position, size, offset, frame in scan(data):
-        lost = _thinned(frame, offset, size, keep)
-        if lost and gone and gone.end == lost.begin:
-            gone = Lost(gone.reason, gone.steps + lost.steps, 0, gone.begin, lost.end)
+        lost = _thinned(frame, offset, size, stride)
+        if lost and hole and hole.end == lost.begin:
+            hole = Lost(hole.reason, hole.steps + lost.steps, 0, hole.begin, lost.end)
             continue
-        kept.extend(_told(gone))
-        gone = lost
+        pieces.extend(_encoded(hole))
+        hole = lost
         if lost is None:
-            kept.append(data[position : position + size])
-    kept.extend(_told(gone))
-    replace(path, b"".join(kept))
+            pieces.append(data[position : position + size])
+    pieces.extend(_encoded(hole))
+    replace(path, b"".join(pieces))
 
 
 def drop(path: Path, end: int) -> None:
@@ -119,20 +128,20 @@ def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
     if not listed or ended(folder):
         return False
     start, path = listed[-1]
-    whole, end, last, flags = 0, start, None, os.O_RDWR
+    valid_bytes, end, last, flags = 0, start, None, os.O_RDWR
     for position, size, offset, last in scan(contents(path)):
-        whole, end = position + size, behind_of(offset, size, last)
+        valid_bytes, end = position + size, offset_after(offset, size, last)
     if isinstance(last, Bye):
         with open_plain(path, os.O_RDWR) as file:
-            file.truncate(whole)
+            file.truncate(valid_bytes)
         return False
-    beyond = acknowledged(folder)
-    if beyond > end:
+    delivered = acknowledged(folder)
+    if delivered > end:
         # The host crashed and lost a tail that the collector has: the bye must come after it.
-        whole, end, path, flags = 0, beyond, segment_path(folder, beyond), os.O_RDWR | os.O_CREAT
+        valid_bytes, end, path, flags = 0, delivered, segment_path(folder, delivered), os.O_RDWR | os.O_CREAT
     with open_plain(path, flags) as file:
-        file.truncate(whole)
-        file.seek(whole)
+        file.truncate(valid_bytes)
+        file.seek(valid_bytes)
         file.write(encode(_bye(folder, _last_step(listed), now, ending), end))
         file.flush()
         os.fsync(file.fileno())
@@ -140,31 +149,31 @@ def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
 
 
 def _bye(folder: Path, step: int, now: int, ending: Ending) -> Bye:
-    known: dict[str, Any] = {"ended_by": ending.by, "memory_limit": ending.memory_limit}
-    if ending.by in ASKED_TO_END:
-        return Bye("signal", step, now, ending.how, **known)
-    if size_of(folder / TERMINATED) > 0 or ending.how == BY_SIGTERM:
+    cause: dict[str, Any] = {"ended_by": ending.ended_by, "memory_limit": ending.memory_limit}
+    if ending.ended_by in ASKED_TO_END:
+        return Bye("signal", step, now, ending.description, **cause)
+    if size_of(folder / TERMINATED_FILE) > 0 or ending.description == BY_SIGTERM:
         return Bye("signal", step, now, "SIGTERM")
-    return Bye("lost", step, now, ending.how, **known)
+    return Bye("lost", step, now, ending.description, **cause)
 
 
 def _last_step(listed: list[tuple[int, Path]]) -> int:
     for _, path in reversed(listed):
         steps = [frame.step for _, _, _, frame in scan(contents(path)) if isinstance(frame, Steps)]
-        possible = [step for step in steps if 0 <= step < OFFSETS]
-        if possible:
-            return possible[-1]
+        valid_steps = [step for step in steps if 0 <= step < OFFSET_LIMIT]
+        if valid_steps:
+            return valid_steps[-1]
     return -1
 
 
-def _thinned(frame: Frame, offset: int, size: int, keep: int) -> Lost | None:
+def _thinned(frame: Frame, offset: int, size: int, stride: int) -> Lost | None:
     """Returns the Lost frame that replaces a frame in thinning; None if the frame stays."""
     if isinstance(frame, Lost) and frame.reason == "journal-thinned":
         return frame
-    if isinstance(frame, Steps) and (keep == 0 or frame.step % keep):
+    if isinstance(frame, Steps) and (stride == 0 or frame.step % stride):
         return Lost("journal-thinned", 1, 0, offset, offset + size)
     return None
 
 
-def _told(lost: Lost | None) -> list[bytes]:
+def _encoded(lost: Lost | None) -> list[bytes]:
     return [encode(lost, lost.begin)] if lost else []

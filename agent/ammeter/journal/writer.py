@@ -8,27 +8,21 @@ from collections import deque
 from pathlib import Path
 from time import monotonic
 
-from ammeter.journal.layout import HOME, acknowledged, private_folder, replace, segment_path, usage
-from ammeter.journal.process_lock import above_standard, born_locked, identity, unlock
+from ammeter.journal.layout import HOME_FILE, acknowledged, private_folder, replace, segment_path, usage
+from ammeter.journal.process_lock import above_standard, create_locked, file_id, unlock
+from ammeter.journal.size_cap import CAP_BYTES, SizeCap
 from ammeter.redaction import here
 from ammeter.wire.codec import encode
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps
 
 SEGMENT_BYTES = 4 * 2**20
 
-CAP_BYTES = 512 * 2**20
-"""Size limit of a stream's folder. Near the limit the writer keeps fewer steps; events are kept longest."""
-
-_STRIDES = ((0.5, 1), (0.75, 10), (0.95, 100))
-"""(share of the cap in use, n): below that share the writer keeps every n-th step. Above the last share it keeps events
-only, and at the cap neither."""
-
-_LOOK_AGAIN = 256
+_RECHECK_FRAMES = 256
 """Number of excluded frames after which the writer checks again whether the folder has room."""
 
 _STUCK_SECONDS = 10.0
-"""How long another thread may have its turn. After that time the thread counts as interrupted while it took the turn,
-so the turn will not come back."""
+"""How long another thread may have its turn. After that time the thread counts as interrupted while it acquired the
+turn, so the turn will not come back."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -48,7 +42,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         cap_bytes: int = CAP_BYTES,
     ) -> None:
-        """Creates the folder (0700) and takes the lock. Raises OSError if either fails.
+        """Creates the folder (0700) and acquires the lock. Raises OSError if either fails.
 
         hot: a folder on tmpfs for the open segment, used while this stream has less than hot_bytes there.
         """
@@ -57,31 +51,29 @@ class Journal:
         self._hot = hot if hot and hot_bytes > 0 else None
         self._hot_bytes = hot_bytes
         self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
-        self._cap_bytes = cap_bytes
+        self._cap = SizeCap(self.folder, cap_bytes)
         self._hello: Hello | None = None
         self._waiting: deque[tuple[Frame, ...] | None] = deque()
         self._turn: deque[None] = deque([None])
-        self._wrote = monotonic()
+        self._wrote_at = monotonic()
         self._file = -1
-        self._identity = (-1, -1)
+        self._file_id = (-1, -1)
         self._path: Path | None = None
-        self._room = 0
-        self._stride = 1
-        self._full = False
-        self._passed_over = 0
+        self._room_bytes = 0
+        self._excluded_frames = 0
         self._lost: dict[str, Lost] = {}
         if self._hot:
-            self._settle_in(self._hot)
-        self._alive = born_locked(self.folder / "alive")
+            self._link_folders(self._hot)
+        self._lock = create_locked(self.folder / "alive")
 
-    def _settle_in(self, hot: Path) -> None:
+    def _link_folders(self, hot: Path) -> None:
         """Writes into each folder the path of the other.
 
         A folder that cannot be written, for example because tmpfs is full, is not used.
         """
         try:
             private_folder(hot)
-            replace(hot / HOME, os.fsencode(self.folder))
+            replace(hot / HOME_FILE, os.fsencode(self.folder))
         except OSError:
             self._hot = None
         else:
@@ -89,7 +81,7 @@ class Journal:
 
     def hello(self, hello: Hello) -> None:
         """Writes the hello now and at the beginning of every later segment."""
-        self._in_turn((hello,))
+        self._write_in_turn((hello,))
 
     def append(self, *frames: Frame) -> bool:
         """Writes frames, with one write() if they fit into a segment.
@@ -99,9 +91,9 @@ class Journal:
         Returns:
             False if a frame was lost; a Lost frame reports it as soon as possible.
         """
-        return not frames or self._in_turn(frames)
+        return not frames or self._write_in_turn(frames)
 
-    def _in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
+    def _write_in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
         """Serializes writers without a lock.
 
         Only one thread at a time can pop the only element of a deque.
@@ -112,54 +104,55 @@ class Journal:
             try:
                 self._turn.pop()
             except IndexError:
-                if monotonic() - self._wrote < _STUCK_SECONDS:
+                if monotonic() - self._wrote_at < _STUCK_SECONDS:
                     return True
             try:
                 while waiting:
-                    each, self._wrote = waiting.popleft(), monotonic()
-                    done = self._next(each)
-                    written = done if each is frames else written
+                    call, self._wrote_at = waiting.popleft(), monotonic()
+                    done = self._write_call(call)
+                    written = done if call is frames else written
             finally:
                 if not self._turn:
                     self._turn.append(None)
         return written
 
-    def _next(self, frames: tuple[Frame, ...] | None) -> bool:
-        if self._alive < 0:
+    def _write_call(self, frames: tuple[Frame, ...] | None) -> bool:
+        """Writes the frames of one call; None closes the journal."""
+        if self._lock < 0:
             return False
         if frames is None:
             self._close()
             return True
         written = True
-        several: list[Frame] = []
+        admitted: list[Frame] = []
         for frame in frames:
             if type(frame) is not Steps:
                 frame = here.frame(frame)
             if isinstance(frame, Hello):
-                written = self._append(several) and written
-                several = []
-                self._say(frame)
-            elif self._stride == 1 or not self._passes_over(frame):
-                several.append(frame)
+                written = self._write_all(admitted) and written
+                admitted = []
+                self._write_hello(frame)
+            elif self._cap.stride == 1 or not self._excludes(frame):
+                admitted.append(frame)
             else:
                 written = False
-        return self._append(several) and written
+        return self._write_all(admitted) and written
 
-    def _say(self, hello: Hello) -> None:
+    def _write_hello(self, hello: Hello) -> None:
         self._hello = hello
         if self._file < 0:
             self._open_segment()
         else:
             self._write([hello])
 
-    def _append(self, frames: list[Frame]) -> bool:
+    def _write_all(self, frames: list[Frame]) -> bool:
         written = True
         while frames:
-            if self._room <= 0:
+            if self._room_bytes <= 0:
                 self._open_segment()
-            if self._lost and self._file >= 0 and not (self._full and isinstance(frames[0], Steps | Event)):
-                self._tell_losses()
-            done = self._write(frames) or (self._leave_hot() and self._write(frames))
+            if self._lost and self._file >= 0 and not (self._cap.full and isinstance(frames[0], Steps | Event)):
+                self._write_losses()
+            done = self._write(frames) or (self._continue_on_disk() and self._write(frames))
             if not done:
                 self._count("journal-unwritable", frames[0])
                 done, written = 1, False
@@ -178,12 +171,12 @@ class Journal:
 
     def close(self) -> None:
         """Closes the files and releases the lock. May be called twice."""
-        self._in_turn(None)
+        self._write_in_turn(None)
 
     def _close(self) -> None:
         self._close_segment()
-        unlock(self._alive)
-        self._alive = -1
+        unlock(self._lock)
+        self._lock = -1
 
     def _write(self, frames: list[Frame]) -> int:
         """Writes as many frames as the open segment has room for, in one piece.
@@ -193,20 +186,20 @@ class Journal:
         """
         if self._file < 0:
             return 0
-        if not self._is_ours():
-            self._file, self._room = -1, 0
+        if not self._owns_file():
+            self._file, self._room_bytes = -1, 0
             return 0
         pieces, size = [], 0
         for frame in frames:
             pieces.append(encode(frame, self.offset + size))
             size += len(pieces[-1])
-            if size >= self._room:
+            if size >= self._room_bytes:
                 break
         try:
             written = os.write(self._file, b"".join(pieces))
             if written == size:
                 self.offset += written
-                self._room -= written
+                self._room_bytes -= written
                 return len(pieces)
         except OSError:
             self._close_segment()
@@ -215,20 +208,20 @@ class Journal:
             with contextlib.suppress(OSError, ValueError):
                 self.offset = int(self._path.stem if self._path else "") + os.fstat(self._file).st_size
             raise
-        self._cut_back(written)
+        self._truncate(written)
         return 0
 
-    def _is_ours(self) -> bool:
+    def _owns_file(self) -> bool:
         """Returns whether the descriptor still refers to the segment.
 
         A program that closes all its descriptors may get this number again for another file.
         """
         try:
-            return identity(os.fstat(self._file)) == self._identity
+            return file_id(os.fstat(self._file)) == self._file_id
         except OSError:
             return False
 
-    def _cut_back(self, written: int) -> None:
+    def _truncate(self, written: int) -> None:
         """Truncates the partial frame of a short write and closes the segment.
 
         If the truncation fails, the frame stays, is skipped, and readers treat it as torn.
@@ -239,60 +232,53 @@ class Journal:
             self.offset += written
         self._close_segment()
 
-    def _passes_over(self, frame: Frame) -> bool:
+    def _excludes(self, frame: Frame) -> bool:
         """Returns whether the cap excludes this frame; checks now and then for free room."""
-        if isinstance(frame, Steps):
-            keeps = self._stride and frame.step % self._stride == 0
-        else:
-            keeps = not (self._full and isinstance(frame, Event))
-        if keeps:
+        if self._cap.admits(frame):
             return False
         self._count("journal-cap", frame)
-        self._passed_over += 1
-        if self._passed_over % _LOOK_AGAIN == 0:
-            self._set_stride()
-            if not self._full:
-                self._tell_losses()
+        self._excluded_frames += 1
+        if self._excluded_frames % _RECHECK_FRAMES == 0:
+            self._cap.update()
+            if not self._cap.full:
+                self._write_losses()
         return True
-
-    def _set_stride(self) -> None:
-        used = usage(self.folder)
-        self._stride = next((stride for share, stride in _STRIDES if used < share * self._cap_bytes), 0)
-        self._full = used >= self._cap_bytes
 
     def _open_segment(self) -> None:
         self._close_segment()
-        self._set_stride()
-        if self._hot is None or usage(self._hot) + self._segment_bytes > self._hot_bytes or not self._begin(self._hot):
-            self._begin(self.folder)
+        self._cap.update()
+        hot_has_room = self._hot is not None and usage(self._hot) + self._segment_bytes <= self._hot_bytes
+        if not (self._hot and hot_has_room and self._open_segment_in(self._hot)):
+            self._open_segment_in(self.folder)
 
-    def _begin(self, place: Path) -> bool:
+    def _open_segment_in(self, folder: Path) -> bool:
         """Opens a new segment in this folder and writes the hello. Returns whether both succeeded."""
-        path = segment_path(place, self.offset)
+        path = segment_path(folder, self.offset)
         try:
             self._file = _create(path)
-            self._identity = identity(os.fstat(self._file))
+            self._file_id = file_id(os.fstat(self._file))
         except OSError:
             return False
-        self._path, self._room = path, self._segment_bytes
+        self._path, self._room_bytes = path, self._segment_bytes
         return self._hello is None or bool(self._write([self._hello]))
 
-    def _leave_hot(self) -> bool:
+    def _continue_on_disk(self) -> bool:
         """Opens a segment on disk after a failed write on tmpfs.
 
         Returns whether one is open now.
         """
-        return self._file < 0 and self._path is not None and self._path.parent == self._hot and self._begin(self.folder)
+        failed_on_tmpfs = self._file < 0 and self._path is not None and self._path.parent == self._hot
+        return failed_on_tmpfs and self._open_segment_in(self.folder)
 
     def _close_segment(self) -> None:
-        if self._file >= 0 and self._is_ours():
+        if self._file >= 0 and self._owns_file():
             with contextlib.suppress(OSError):
                 os.close(self._file)
             if self._path and self._path.stem == f"{self.offset:020d}":
                 # Nothing was written: the name must be free for the next attempt, here or in the other folder.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
-        self._file, self._room = -1, 0
+        self._file, self._room_bytes = -1, 0
 
     def _count(self, reason: str, frame: Frame) -> None:
         before = self._lost.get(reason, Lost(reason))
@@ -300,7 +286,7 @@ class Journal:
         if steps or events:
             self._lost[reason] = Lost(reason, steps, events)
 
-    def _tell_losses(self) -> None:
+    def _write_losses(self) -> None:
         losses, self._lost = list(self._lost.values()), {}
         for lost in losses:
             if not self._write([lost]):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def runnable(command: Sequence[str]) -> list[str]:
@@ -23,10 +23,10 @@ def runnable(command: Sequence[str]) -> list[str]:
 
 def value_of(command: Sequence[str], *names: str) -> str | None:
     """Returns the value of an option of the command, as '--name value' or '--name=value'."""
-    for word, behind in zip(command, [*command[1:], ""], strict=True):
+    for word, next_word in zip(command, [*command[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name in names:
-            return value if equals else behind
+            return value if equals else next_word
     return None
 
 
@@ -38,7 +38,7 @@ def python_options(command: Sequence[str]) -> Iterator[str]:
     for word in words:
         if not word.startswith("-") or word in ("-", "--") or word[:2] in ("-c", "-m"):
             return
-        if word in _WITH_VALUE:
+        if word in _OPTIONS_WITH_VALUE:
             next(words, None)
         elif word[:2] not in ("-W", "-X") and not word.startswith("--"):
             yield word[1:]

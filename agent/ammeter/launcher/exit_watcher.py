@@ -21,18 +21,18 @@ from ammeter import journal
 from ammeter.environment import identity
 from ammeter.environment.cgroups import groups_of, memory_limit, oom_kills
 from ammeter.journal import Ending
-from ammeter.launcher.termination_source import ENDS, Asked
+from ammeter.launcher.termination_source import ENDING_SIGNALS, SignalRecord
 
-LOOK_SECONDS = 0.1
+DISCOVER_SECONDS = 0.1
 """Interval between two searches for new streams."""
 
-HEAR_SECONDS = 0.1
+SIGNAL_WAIT_SECONDS = 0.1
 """How long the watcher waits, after SIGTERM or SIGKILL ended a process, until `ammeter run` has received the signal
 too."""
 
 
 @dataclass
-class Seen:
+class WatchedStreams:
     """The streams of the run on this host, and those of them whose process died."""
 
     streams: list[Path] = field(default_factory=list)
@@ -40,99 +40,99 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryGroup:
     """The control group of a training process, with its initial count of OOM kills."""
 
     groups: str
-    oom_kills: int | None
+    initial_oom_kills: int | None
 
-    def killed(self) -> bool:
+    def has_new_kills(self) -> bool:
         """Returns whether the kernel has killed a process in the group since then."""
-        return self.oom_kills is not None and (oom_kills(self.groups) or 0) > self.oom_kills
+        return self.initial_oom_kills is not None and (oom_kills(self.groups) or 0) > self.initial_oom_kills
 
 
-class Witness:
+class ExitWatcher:
     """A thread of `ammeter run`, never of a training program.
 
     run: the run id; None if only the ranks will know it.
     """
 
     def __init__(self, dir: Path, run: str | None) -> None:
-        self.seen = Seen()
+        self.watched = WatchedStreams()
         self._folder = dir / run if run else None
         self._host = identity.host()
-        self._held: int | None = None
-        self._over = False
+        self._lock: int | None = None
+        self._stopping = False
         self._began = time.time_ns()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._pids: dict[int, tuple[int, Path]] = {}
         self._known: set[Path] = set()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._own = _memory_of(None)
-        self._memory: dict[Path, Memory] = {}
-        self._asked = Asked()
+        self._own_memory = _memory_of(None)
+        self._memory: dict[Path, MemoryGroup] = {}
+        self._signals = SignalRecord()
         self._environment: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
 
-    def start(self, asked: Asked, environment: Mapping[str, str]) -> None:
+    def start(self, signals: SignalRecord, environment: Mapping[str, str]) -> None:
         """Starts to watch.
 
         A run's folder that cannot be created is no error: no process can write there.
 
-        asked: records the signals that end the command. environment: that of the command.
+        signals: the signals that `ammeter run` receives. environment: that of the command.
         """
-        self._asked, self._environment = asked, environment
+        self._signals, self._environment = signals, environment
         if self._folder is None:
             return
         with suppress(OSError):
             journal.private_folder(journal.private_folder(self._folder.parent) / self._folder.name)
-            self._held = journal.lock(journal.witness_path(self._folder))
-            self._thread = threading.Thread(target=self._look_on, name="ammeter-witness", daemon=True)
+            self._lock = journal.lock(journal.exit_watcher_path(self._folder))
+            self._thread = threading.Thread(target=self._watch, name="ammeter-exit-watcher", daemon=True)
             self._thread.start()
 
-    def stop(self, status: int) -> Seen:
-        """Settles the remaining streams and releases all resources.
+    def stop(self, status: int) -> WatchedStreams:
+        """Ends the remaining streams and releases all resources.
 
         status: the wait status with which the command ended.
         """
-        self._over = True
+        self._stopping = True
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
         with suppress(OSError):
-            self._settle_the_rest(status)
+            self._end_remaining(status)
         for file in (self._wake, *self._pids):
             os.close(file)
-        if self._held is not None and self._folder is not None:
+        if self._lock is not None and self._folder is not None:
             with suppress(OSError):
-                journal.witness_path(self._folder).unlink()
+                journal.exit_watcher_path(self._folder).unlink()
                 self._folder.rmdir()  # fails, as intended, if a stream was written
-            journal.unlock(self._held)
-        return self.seen
+            journal.unlock(self._lock)
+        return self.watched
 
-    def _look_on(self) -> None:
-        over = False
-        while not over:
-            over = self._over  # one more pass afterwards also finds processes that ended with the command
+    def _watch(self) -> None:
+        last_pass = False
+        while not last_pass:
+            last_pass = self._stopping  # one more pass afterwards also finds processes that ended with the command
             with suppress(OSError):
-                self._take_on()
-                for file, _ in self._poll.poll(LOOK_SECONDS * 1000):
+                self._discover()
+                for file, _ in self._poll.poll(DISCOVER_SECONDS * 1000):
                     if file != self._wake:
-                        self._see_the_end(file)
+                        self._handle_exit(file)
 
-    def _take_on(self) -> None:
+    def _discover(self) -> None:
         """Starts to watch streams that have begun since the last search."""
         for stream in journal.streams(self._folder) if self._folder else ():
-            first = None if stream in self._known else journal.schema_before(stream, 0)
-            if first is None:
+            hello = None if stream in self._known else journal.schema_before(stream, 0)
+            if hello is None:
                 continue
             self._known.add(stream)
-            if first.host == self._host and first.started >= self._began and first.role == "rank":
-                self.seen.streams.append(stream)
-                self._watch(first.pid, stream)
+            if hello.host == self._host and hello.started >= self._began and hello.role == "rank":
+                self.watched.streams.append(stream)
+                self._register(hello.pid, stream)
 
-    def _watch(self, process: int, stream: Path) -> None:
+    def _register(self, process: int, stream: Path) -> None:
         try:
             file = os.pidfd_open(process)
         except OSError:  # it has ended, or is in another PID namespace
@@ -141,50 +141,51 @@ class Witness:
         self._pids[file] = process, stream
         self._poll.register(file, select.POLLIN)
 
-    def _see_the_end(self, file: int) -> None:
+    def _handle_exit(self, file: int) -> None:
         process, stream = self._pids.pop(file)
         self._poll.unregister(file)
         os.close(file)
         status = _wait_status(process)
         if status is not None:
-            self._settle(stream, status)
+            self._end_stream(stream, status)
 
-    def _settle_the_rest(self, status: int) -> None:
-        """Settles streams whose process's end was not observed, as if it ended like the command."""
-        self._take_on()
-        for stream in self.seen.streams:
-            self._settle(stream, _as_shells_say_it(status))
+    def _end_remaining(self, status: int) -> None:
+        """Ends streams whose process's end was not observed, as if it ended like the command."""
+        self._discover()
+        for stream in self.watched.streams:
+            self._end_stream(stream, _shell_status(status))
 
-    def _settle(self, stream: Path, status: int | None) -> None:
-        said = journal.is_alive(stream) or journal.ended(stream)
-        if journal.settle(stream, time.time_ns(), journal.UNKNOWN if said else self._ending(stream, status)):
-            self.seen.died.append(stream)
+    def _end_stream(self, stream: Path, status: int | None) -> None:
+        needs_no_cause = journal.is_alive(stream) or journal.ended(stream)
+        ending = journal.UNKNOWN_ENDING if needs_no_cause else self._ending(stream, status)
+        if journal.end_stream(stream, time.time_ns(), ending):
+            self.watched.died.append(stream)
 
     def _ending(self, stream: Path, status: int | None) -> Ending:
         if status is None:
-            return journal.UNKNOWN
-        how, memory = _how(status), self._memory.get(stream, self._own)
+            return journal.UNKNOWN_ENDING
+        description, memory = _describe(status), self._memory.get(stream, self._own_memory)
         number = _signal_of(status)
-        if number == signal.SIGKILL and memory.killed():
-            return Ending(f"{how}; the kernel's OOM killer did it", "oom-killer", memory_limit(memory.groups))
-        if number not in ENDS:
-            return Ending(how)
-        self._hear()
-        told = self._asked.last()
-        by = self._asked.by(self._environment, time.time())
-        if (told is None and by == "sigterm") or (told is None and number == signal.SIGKILL):
-            return Ending(how)
-        return Ending(self._asked.words(number == signal.SIGKILL), by)
+        if number == signal.SIGKILL and memory.has_new_kills():
+            return Ending(f"{description} from the kernel's OOM killer", "oom-killer", memory_limit(memory.groups))
+        if number not in ENDING_SIGNALS:
+            return Ending(description)
+        self._await_signal()
+        sigterm = self._signals.last_sigterm()
+        ended_by = self._signals.ended_by(self._environment, time.time())
+        if sigterm is None and (ended_by == "sigterm" or number == signal.SIGKILL):
+            return Ending(description)
+        return Ending(self._signals.describe(number == signal.SIGKILL), ended_by)
 
-    def _hear(self) -> None:
-        deadline = time.monotonic() + HEAR_SECONDS
-        while self._asked.last() is None and not self._over and time.monotonic() < deadline:
+    def _await_signal(self) -> None:
+        deadline = time.monotonic() + SIGNAL_WAIT_SECONDS
+        while self._signals.last_sigterm() is None and not self._stopping and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
-def _memory_of(process: int | None) -> Memory:
+def _memory_of(process: int | None) -> MemoryGroup:
     groups = groups_of(process)
-    return Memory(groups, oom_kills(groups))
+    return MemoryGroup(groups, oom_kills(groups))
 
 
 def _wait_status(process: int) -> int | None:
@@ -193,14 +194,14 @@ def _wait_status(process: int) -> int | None:
     Returns None if its parent has reaped it.
     """
     try:
-        said = Path(f"/proc/{process}/stat").read_text()
+        text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return None
-    fields = said.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split()
     return int(fields[49]) if fields[0] in "ZX" else None
 
 
-def _as_shells_say_it(status: int) -> int | None:
+def _shell_status(status: int) -> int | None:
     """Decodes a shell's exit code 128 + n for a command that signal n killed.
 
     Returns None for a status that shows no signal.
@@ -217,7 +218,7 @@ def _signal_of(status: int) -> int | None:
     return -code if code < 0 else code - 128 if code in (128 + signal.SIGTERM, 128 + signal.SIGKILL) else None
 
 
-def _how(status: int) -> str:
+def _describe(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"killed by {_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.waitstatus_to_exitcode(status)}"

@@ -1,4 +1,4 @@
-"""Explains why nothing was watched, from notes of Python processes and observed processes."""
+"""Explains why nothing was watched, from notes of Python processes and unwatched processes."""
 
 from __future__ import annotations
 
@@ -7,92 +7,99 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ammeter.launcher.command import python_options
-from ammeter.launcher.notes import Note
-from ammeter.launcher.process_observer import Closed
+from ammeter.launcher.launch_folder import Note
+from ammeter.launcher.process_scanner import UnwatchedPython
 from ammeter.wire import printable
 
 OLDEST_TORCH = (2, 4)
 
-MOST = 2
-"""Limit of reasons; several Python processes may have one each."""
+MAX_REASONS = 2
+"""Several Python processes may have a reason each."""
 
-LONGEST = 100
+MAX_COMMAND_CHARS = 100
 
 _BY_OPTION = {
-    "S": "python -S does not import site, and that is where Ammeter comes in",
-    "I": "python -I does not look at PYTHONPATH",
-    "E": "python -E does not look at PYTHONPATH",
+    "S": "python -S skips the module site, which loads Ammeter",
+    "I": "python -I ignores PYTHONPATH",
+    "E": "python -E ignores PYTHONPATH",
 }
-_NOT_IN_IT = "its Python has no ammeter installed that starts by itself; install ammeter there, or call ammeter.watch()"
+_NOT_INSTALLED = "ammeter is not installed in that Python; install it there, or call ammeter.watch()"
 
 
-def why(command: Sequence[str], notes: Sequence[Note], closed: Sequence[Closed], site: Path, status: str) -> list[str]:
+def explain(
+    command: Sequence[str], notes: Sequence[Note], unwatched: Sequence[UnwatchedPython], site: Path, status: str
+) -> list[str]:
     """Returns at most two reasons, those closest to training first.
 
     site: the folder that was put on PYTHONPATH. status: how the command ended, such as 'ended with exit code 1', or ''
     if the status shows no failure.
     """
-    closed = [each for each in closed if not _is_ours(" ".join(each.words))]
-    found = [each.text for each in notes if each.event in ("refused", "failed")]
-    found += _own(notes)
-    found += [shut_out(each, site) for each in closed if each.torch]
-    found = found or _armed(notes, status)
-    found = found or [shut_out(each, site) for each in closed]
-    found = found or [*_with_torch(notes, status), *_without_torch(notes)]
-    found = found or [shut_out(each, site) for each in _as_typed(command)]
-    return list(dict.fromkeys(found))[:MOST] or ["no Python was started by the command, as far as could be seen"]
+    unwatched = [python for python in unwatched if not _is_shipper(" ".join(python.command))]
+    reasons = [note.text for note in notes if note.event in ("refused", "failed")]
+    reasons += _own_call(notes)
+    reasons += [explain_unwatched(python, site) for python in unwatched if python.has_torch]
+    reasons = reasons or _without_step(notes, status)
+    reasons = reasons or [explain_unwatched(python, site) for python in unwatched]
+    reasons = reasons or [*_without_optimizer(notes, status), *_without_torch(notes)]
+    reasons = reasons or [explain_unwatched(python, site) for python in _unobserved(command)]
+    default = "the command started no Python process that Ammeter could find"
+    return list(dict.fromkeys(reasons))[:MAX_REASONS] or [default]
 
 
-def _as_typed(command: Sequence[str]) -> Iterator[Closed]:
-    """Yields the typed command as a Python process that excluded Ammeter and ended unobserved."""
-    if list(python_options(command)):
-        yield Closed(0, tuple(command), frozenset(), "", False, False)
-
-
-def shut_out(python: Closed, site: Path) -> str:
+def explain_unwatched(python: UnwatchedPython, site: Path) -> str:
     """Explains why a Python process has not loaded Ammeter."""
-    who = _called(shlex.join(python.words)) + (f" (process {python.process})" if python.process else "")
-    options = "".join(python_options(python.words))
+    program = _shortened(shlex.join(python.command)) + (f" (process {python.process})" if python.process else "")
+    options = "".join(python_options(python.command))
     option = next((letter for letter in "SIE" if letter in options), None)
     if option:
-        return f"{who}: {_BY_OPTION[option]}{'; leave it out' if option == 'S' else f', and {_NOT_IN_IT}'}"
-    if python.own:
-        return f"{who} carries a Python of its own, which does not look at PYTHONPATH; call ammeter.watch() in it"
-    if "AMMETER_LAUNCH" not in python.environment:
-        return f"{who} was started with its environment cleared, so without PYTHONPATH, and {_NOT_IN_IT}"
-    if str(site) not in python.path.split(":"):
-        return f"{who} was started with another PYTHONPATH ({python.path or 'none'}), and {_NOT_IN_IT}"
-    return f"{who} reads another sitecustomize.py, which stands before Ammeter's on PYTHONPATH, and {_NOT_IN_IT}"
+        remedy = "; run it without -S" if option == "S" else f", and {_NOT_INSTALLED}"
+        return f"{program}: {_BY_OPTION[option]}{remedy}"
+    if python.embedded:
+        return f"{program} embeds its own Python, which ignores PYTHONPATH; call ammeter.watch() in the program"
+    if "AMMETER_LAUNCH" not in python.variables:
+        return f"{program} was started with a cleared environment, so without PYTHONPATH, and {_NOT_INSTALLED}"
+    if str(site) not in python.python_path.split(":"):
+        path = python.python_path or "none"
+        return f"{program} was started with another PYTHONPATH ({path}), and {_NOT_INSTALLED}"
+    return f"{program} loads another sitecustomize.py, which precedes Ammeter's on PYTHONPATH, and {_NOT_INSTALLED}"
 
 
-def _own(notes: Sequence[Note]) -> Iterator[str]:
-    if any(each.event == "own" for each in notes):
-        yield "the program calls ammeter.watch() itself, and its journal lies where that says"
+def _unobserved(command: Sequence[str]) -> Iterator[UnwatchedPython]:
+    """Yields the typed command as a Python process that excluded Ammeter and ended unobserved."""
+    if list(python_options(command)):
+        yield UnwatchedPython(0, tuple(command), frozenset(), "", has_torch=False, embedded=False)
 
 
-def _armed(notes: Sequence[Note], status: str) -> list[str]:
-    found = [each for each in notes if each.event == "armed"]
-    behind = f" before the command {status}" if status else ""
+def _own_call(notes: Sequence[Note]) -> Iterator[str]:
+    if any(note.event == "own" for note in notes):
+        yield "the program calls ammeter.watch() itself; its journal is in the folder that this call names"
+
+
+def _without_step(notes: Sequence[Note], status: str) -> list[str]:
+    """Returns a reason for each process in which Ammeter waited for an optimizer's step."""
     return [
-        f"{_words_of(each.process, notes)} imported torch {each.text}, but no optimizer of torch made a step{behind}"
-        for each in found
+        f"{_command_of(note.process, notes)} imported torch {note.text}, but no optimizer of torch made a step"
+        f"{_before_end(status)}"
+        for note in notes
+        if note.event == "armed"
     ]
 
 
-def _with_torch(notes: Sequence[Note], status: str) -> Iterator[str]:
-    behind = f" before the command {status}" if status else ""
-    for each in notes:
-        who = _words_of(each.process, notes)
-        if each.event == "missing":
-            yield f"torch is not installed in {each.text}, where {who} asked for it"
-        elif each.event == "ended" and _numbers(each.text) < OLDEST_TORCH:
-            yield f"{who} has torch {each.text}, and ammeter can watch 2.4 and newer"
-        elif each.event == "ended":
-            yield f"{who} imported torch {each.text}, but made no optimizer of torch{behind}"
-        elif each.event == "torch" and not any(
-            other.process == each.process and other.event in ("ended", "missing") for other in notes
-        ):
-            yield f"{who} imported torch, but made no optimizer of torch{behind}"
+def _without_optimizer(notes: Sequence[Note], status: str) -> Iterator[str]:
+    """Yields reasons for processes that imported torch and made no optimizer."""
+    finished = {note.process for note in notes if note.event in ("ended", "missing")}
+    no_optimizer = f"but made no optimizer of torch{_before_end(status)}"
+    for note in notes:
+        program = _command_of(note.process, notes)
+        if note.event == "missing":
+            yield f"torch is not installed in {note.text}, and {program} imports it"
+        elif note.event == "ended" and _version_numbers(note.text) < OLDEST_TORCH:
+            oldest = ".".join(map(str, OLDEST_TORCH))
+            yield f"{program} uses torch {note.text}; use torch {oldest} or newer"
+        elif note.event == "ended":
+            yield f"{program} imported torch {note.text}, {no_optimizer}"
+        elif note.event == "torch" and note.process not in finished:
+            yield f"{program} imported torch, {no_optimizer}"
 
 
 def _without_torch(notes: Sequence[Note]) -> Iterator[str]:
@@ -100,27 +107,32 @@ def _without_torch(notes: Sequence[Note]) -> Iterator[str]:
 
     The command is known, so the first of them is sufficient.
     """
-    asked = {each.process for each in notes if each.event == "torch"}
-    plain = [each for each in notes if each.event == "began" and each.process not in asked and not _is_ours(each.text)]
-    for each in plain[:1] if not asked else ():
-        yield f"{_called(each.text)} never imported torch"
+    if any(note.event == "torch" for note in notes):
+        return
+    commands = [note.text for note in notes if note.event == "began" and not _is_shipper(note.text)]
+    for command in commands[:1]:
+        yield f"{_shortened(command)} never imported torch"
 
 
-def _words_of(process: int, notes: Sequence[Note]) -> str:
+def _command_of(process: int, notes: Sequence[Note]) -> str:
     """Returns the command line of a process, as its first note records it."""
-    said = next((each.text for each in notes if each.process == process and each.event == "began"), "")
-    return _called(said) or f"process {process}"
+    command = next((note.text for note in notes if note.process == process and note.event == "began"), "")
+    return _shortened(command) or f"process {process}"
 
 
-def _called(words: str) -> str:
-    return printable.shortened(words, LONGEST)
+def _before_end(status: str) -> str:
+    return f" before the command {status}" if status else ""
 
 
-def _is_ours(words: str) -> bool:
+def _shortened(command: str) -> str:
+    return printable.shortened(command, MAX_COMMAND_CHARS)
+
+
+def _is_shipper(command: str) -> bool:
     """Returns whether this is the shipper, or the intermediate process that detaches it."""
-    return "ammeter.shipper.process" in words
+    return "ammeter.shipper.process" in command
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     parts = version.split(".")[:2]
-    return tuple(int("".join(each for each in part if each.isdigit()) or 0) for part in parts)
+    return tuple(int("".join(char for char in part if char.isdigit()) or 0) for part in parts)

@@ -1,4 +1,4 @@
-"""The last lines of `ammeter run`: what was found, and where to read it."""
+"""Prints the last lines of `ammeter run`: a summary of the run, and where its report is."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from typing import TYPE_CHECKING
 
 from ammeter import journal
 from ammeter.environment.settings import Settings
-from ammeter.launcher.exit_watcher import Seen
-from ammeter.launcher.supervisor import say
+from ammeter.launcher.exit_watcher import WatchedStreams
+from ammeter.launcher.supervisor import print_line
 from ammeter.redaction import text
 
 if TYPE_CHECKING:
     from ammeter.report.stream_summary import StreamSummary
+    from ammeter.verdicts.framework.finding import Finding
 
-MAX_WORDS = 200
+MAX_ERROR_CHARS = 200
 """Length limit of an error's message; the program has already printed all of it."""
 
-MAX_BYTES = 64 * 2**20
+MAX_JOURNAL_BYTES = 64 * 2**20
 """A longer journal is not diagnosed, because users should not wait for that at the end of their command."""
 
 
-def tell(chosen: Settings, run: str | None, seen: Seen, why: Callable[[], list[str]]) -> None:
+def print_result(chosen: Settings, run: str | None, watched: WatchedStreams, reasons: Callable[[], list[str]]) -> None:
     """Prints on stderr the state of the run, or why no run was watched."""
     if run is None:
-        say(f"ammeter: the ranks have agreed on their run; read it with: ammeter report {_quoted(chosen.dir)}")
+        report = f"ammeter report {_quoted(chosen.dir)}"
+        print_line(f"ammeter: the ranks chose the id of their run; read it with: {report}")
         return
-    if not seen.streams:
-        say("\n".join(f"ammeter: nothing was watched: {each}" for each in why()))
+    if not watched.streams:
+        print_line("\n".join(f"ammeter: nothing was watched: {reason}" for reason in reasons()))
         return
-    if chosen.url and seen.died:
-        _await_delivery(seen.died, chosen.flush)
-    folder = seen.streams[0].parent
-    page = f"page {text(chosen.url, 1000)}/runs/{run}, or " if chosen.url else "read it with: "
-    found, notes = _found(folder)
-    say(f"ammeter: {found}; {page}ammeter report {_quoted(folder)}")
+    if chosen.url and watched.died:
+        _await_delivery(watched.died, chosen.flush)
+    folder = watched.streams[0].parent
+    page = f"page: {text(chosen.url, 1000)}/runs/{run}, or " if chosen.url else "read it with: "
+    summary, notes = _summarize(folder)
+    print_line(f"ammeter: {summary}; {page}ammeter report {_quoted(folder)}")
     for note in notes:
         if _is_new(chosen.dir, note):
-            say(f"ammeter: said once: {note.words}")
+            print_line(f"ammeter: note, printed once: {note.text}")
 
 
 def _await_delivery(streams: list[Path], seconds: float) -> None:
@@ -52,73 +54,80 @@ def _await_delivery(streams: list[Path], seconds: float) -> None:
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not all(
-        journal.acknowledged(each) >= journal.end_of(each) for each in streams
+        journal.acknowledged(stream) >= journal.end_of(stream) for stream in streams
     ):
         time.sleep(0.05)
 
 
 @dataclass(frozen=True)
-class Note:
+class ProjectNote:
     """An observation about a project, not about this run. key: its subject."""
 
     key: str
-    words: str
+    text: str
 
 
-def _found(folder: Path) -> tuple[str, list[Note]]:
-    """Returns a short description of the findings, and notes to print beside it."""
+def _summarize(folder: Path) -> tuple[str, list[ProjectNote]]:
+    """Returns a short description of the findings, and notes to print after it."""
     size = sum(path.stat().st_size for path in folder.glob("*/*.seg"))
-    if size > MAX_BYTES:
-        return f"the run's journal has {size / 2**20:.0f} MiB", []
-    from ammeter.report import diagnosis
-    from ammeter.report import run_summary as overall
+    if size > MAX_JOURNAL_BYTES:
+        return f"the journal of the run has {size / 2**20:.0f} MiB", []
+    from ammeter.report import diagnosis, run_summary
     from ammeter.verdicts.checkpoints.checkpoint_exposed import is_note
-    from ammeter.verdicts.framework import wording as words
 
     try:
-        diagnosed = diagnosis.diagnose(folder)
+        report = diagnosis.diagnose(folder)
     except (ValueError, OSError) as error:
-        return f"the run's journal cannot be read ({error})", []
-    project = overall.run_of(diagnosed.streams)["project"]
-    noted = [each.finding for each in diagnosed.findings if is_note(each.finding)]
-    notes = [Note(f"{each.verdict} {project}", f"{each.cause} ({each.verdict})") for each in noted]
-    told = [each for each in diagnosed.findings if not is_note(each.finding)]
-    hidden = [name for name, reached in diagnosed.silenced.items() if reached]
-    broken = _broken_off(diagnosed.streams)
-    if not told:
-        beside = f" beside what is silenced: {', '.join(hidden)}" if hidden else ""
-        return (
-            f"{broken}; nothing else wrong was found{beside}" if broken else f"nothing wrong was found{beside}",
-            notes,
-        )
-    worst = told[0].finding
-    more = f" and {words.count(len(told) - 1, 'finding')} more" if len(told) > 1 else ""
-    found = f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
-    return f"{found}; {broken}" if broken and worst.verdict != "run-lost" else found, notes
+        return f"the journal of the run cannot be read ({error})", []
+    project = run_summary.run_of(report.streams)["project"]
+    findings = [reported.finding for reported in report.findings]
+    notes = [
+        ProjectNote(f"{finding.verdict} {project}", f"{finding.cause} ({finding.verdict})")
+        for finding in findings
+        if is_note(finding)
+    ]
+    silenced = [verdict for verdict, fired in report.silenced.items() if fired]
+    interruption = _interruption(report.streams)
+    return _headline([finding for finding in findings if not is_note(finding)], silenced, interruption), notes
 
 
-def _broken_off(streams: Sequence[StreamSummary]) -> str:
+def _headline(findings: Sequence[Finding], silenced: Sequence[str], interruption: str) -> str:
+    from ammeter.verdicts.framework import wording
+
+    if not findings:
+        healthy = f"{interruption}; nothing else wrong was found" if interruption else "nothing wrong was found"
+        return healthy + (f", apart from silenced verdicts: {', '.join(silenced)}" if silenced else "")
+    worst = findings[0]
+    more = f" and {wording.count(len(findings) - 1, 'finding')} more" if len(findings) > 1 else ""
+    headline = f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
+    return f"{headline}; {interruption}" if interruption and worst.verdict != "run-lost" else headline
+
+
+def _interruption(streams: Sequence[StreamSummary]) -> str:
     """Describes an error or signal that ended the training; else ''.
 
     The result is '' if the training finished, or its process was lost.
     """
-    from ammeter.report import run_summary as overall
+    from ammeter.report import run_summary
     from ammeter.wire import printable
 
-    before = overall.continued(streams)
-    ended = [each for each in streams if each.is_rank and each.bye and each.stream not in before]
-    for each in ended:
-        if each.bye is None or each.bye.reason not in ("exception", "signal"):
+    continued = run_summary.continued(streams)
+    for stream in streams:
+        if not stream.is_rank or stream.bye is None or stream.stream in continued:
             continue
-        said = printable.line(each.bye.message)[:MAX_WORDS]
-        where = f"after step {each.last_step}" if each.last_step >= 0 else "before its first step"
-        if each.bye.reason == "signal":
-            return f"it was ended by {said or 'a signal'}"  # its last rows are lost too
-        return f"it was interrupted {where}" if said.startswith("KeyboardInterrupt") else f"it raised {said} {where}"
+        if stream.bye.reason not in ("exception", "signal"):
+            continue
+        message = printable.line(stream.bye.message)[:MAX_ERROR_CHARS]
+        if stream.bye.reason == "signal":
+            return f"the program was ended by {message or 'a signal'}"  # its last rows are lost too
+        where = f"after step {stream.last_step}" if stream.last_step >= 0 else "before its first step"
+        if message.startswith("KeyboardInterrupt"):
+            return f"the program was interrupted {where}"
+        return f"the program raised {message} {where}"
     return ""
 
 
-def _is_new(dir: Path, note: Note) -> bool:
+def _is_new(dir: Path, note: ProjectNote) -> bool:
     """Returns whether a note is new, and records that it was printed.
 
     A note that cannot be recorded counts as new every time.

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from ammeter.environment import identity
 from ammeter.launcher.command import value_of
 
-_TASKS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_TASK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which a launcher passes the number of processes that it has started."""
 
 
-def run_of(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str | None, str]:
+def determine_run(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str | None, str]:
     """Returns (run id, the name it is derived from or '').
 
     The id comes from, in this order: AMMETER_RUN_ID, the job step of Slurm, the rendezvous id on the command line, a
@@ -20,13 +20,12 @@ def run_of(environment: Mapping[str, str], command: Sequence[str]) -> tuple[str 
     know a new id.
     """
     project = environment.get("AMMETER_PROJECT", "") or "default"
-    said = environment.get("AMMETER_RUN_ID", "")
-    if said:
+    if environment.get("AMMETER_RUN_ID", ""):
         return identity.run_id(project, environment)
-    shared = _slurm_step(environment) or _rendezvous(command)
-    if shared:
-        return identity.run_id(project, {**environment, "AMMETER_RUN_ID": shared})[0], ""
-    if _one_of_several(environment) or _several_nodes(command):
+    shared_id = _slurm_step(environment) or _rendezvous_id(command)
+    if shared_id:
+        return identity.run_id(project, {**environment, "AMMETER_RUN_ID": shared_id})[0], ""
+    if _is_one_of_several_tasks(environment) or _has_several_nodes(command):
         return None, ""
     return str(uuid.uuid4()), ""
 
@@ -36,15 +35,15 @@ def _slurm_step(environment: Mapping[str, str]) -> str:
     return f"{job}.{step}" if job and step else ""
 
 
-def _rendezvous(command: Sequence[str]) -> str:
-    said = value_of(command, "--rdzv-id", "--rdzv_id") or ""
-    return "" if said == "none" else said
+def _rendezvous_id(command: Sequence[str]) -> str:
+    rendezvous_id = value_of(command, "--rdzv-id", "--rdzv_id") or ""
+    return "" if rendezvous_id == "none" else rendezvous_id
 
 
-def _one_of_several(environment: Mapping[str, str]) -> bool:
-    return any(environment.get(name, "1") not in ("", "1") for name in _TASKS)
+def _is_one_of_several_tasks(environment: Mapping[str, str]) -> bool:
+    return any(environment.get(name, "1") not in ("", "1") for name in _TASK_COUNTS)
 
 
-def _several_nodes(command: Sequence[str]) -> bool:
-    said = value_of(command, "--nnodes", "--num_machines", "--num-machines")
-    return said is not None and said not in ("1", "1:1")
+def _has_several_nodes(command: Sequence[str]) -> bool:
+    nodes = value_of(command, "--nnodes", "--num_machines", "--num-machines")
+    return nodes is not None and nodes not in ("1", "1:1")

@@ -16,20 +16,20 @@ MAX_CONFIG_BYTES = 96 * 1024
 """Size limit of a config in the environment; the kernel accepts 128 KiB in one variable."""
 
 
-def tags_of(said: Sequence[str]) -> dict[str, str]:
+def parse_tags(options: Sequence[str]) -> dict[str, str]:
     """Parses several KEY=VALUE. Raises ValueError for invalid ones."""
-    found = {}
-    for each in said:
-        key, equals, value = each.partition("=")
+    tags = {}
+    for option in options:
+        key, equals, value = option.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"--tag {each!r} has no key and value; use KEY=VALUE, such as --tag baseline=fp32-monday")
+            raise ValueError(f"--tag {option!r} has no key or value; use KEY=VALUE, such as --tag baseline=fp32-monday")
         if key.startswith(BETTER):
             check_direction(key[len(BETTER) :], value)
-        found[key.strip()] = value
-    return found
+        tags[key.strip()] = value
+    return tags
 
 
-def config_of(file: str) -> dict[str, Any]:
+def read_config(file: str) -> dict[str, Any]:
     """Reads the settings in a JSON, TOML or YAML file; YAML needs PyYAML.
 
     Raises ValueError, with the remedy.
@@ -42,25 +42,27 @@ def config_of(file: str) -> dict[str, Any]:
     if path.suffix.lower() not in READERS:
         raise ValueError(f"--config {file!r} ends in {path.suffix or 'nothing'!r}; use .json, .toml, .yaml or .yml")
     try:
-        found = READERS[path.suffix.lower()](body)
+        config = READERS[path.suffix.lower()](body)
     except NoYamlError as error:
         raise ValueError(f"--config {file!r} is YAML: {error}") from error
     except Exception as error:  # each reader has its own errors
-        raise ValueError(f"--config {file!r} cannot be understood: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"--config {file!r} holds a {type(found).__name__}; settings are names with values")
-    return {str(key): value for key, value in found.items()}
+        raise ValueError(f"--config {file!r} cannot be parsed: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(config, Mapping):
+        kind = type(config).__name__
+        raise ValueError(f"--config {file!r} contains a {kind}; use a mapping of names to values")
+    return {str(key): value for key, value in config.items()}
 
 
-def handed_on(config: Mapping[str, Any]) -> str:
+def encode_config(config: Mapping[str, Any]) -> str:
     """Encodes the config for the processes of the command.
 
     Raises ValueError if it is too large.
     """
-    said = json.dumps(config, default=str)
-    if len(said.encode()) > MAX_CONFIG_BYTES:
-        raise ValueError(f"the config takes {len(said.encode())} bytes; at most {MAX_CONFIG_BYTES} are handed on")
-    return said
+    text = json.dumps(config, default=str)
+    size = len(text.encode())
+    if size > MAX_CONFIG_BYTES:
+        raise ValueError(f"the config has {size} bytes; use at most {MAX_CONFIG_BYTES}")
+    return text
 
 
 class NoYamlError(ImportError):
@@ -77,7 +79,7 @@ def _toml(body: bytes) -> Any:
 
 def _yaml(body: bytes) -> Any:
     if find_spec("yaml") is None:
-        raise NoYamlError("PyYAML is not installed beside ammeter; install it, or use JSON or TOML")
+        raise NoYamlError("PyYAML is not installed; install it, or use JSON or TOML")
     return import_module("yaml").safe_load(body)
 
 

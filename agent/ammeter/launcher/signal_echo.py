@@ -13,8 +13,8 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 
-PATIENCE = 0.05
-"""Seconds that the other process has to receive the same signal."""
+ECHO_SECONDS = 0.05
+"""How long the other process has to receive the same signal."""
 
 
 class Echo:
@@ -25,23 +25,23 @@ class Echo:
 
         prepare: called in that process; it has to make it end with this one.
         """
-        self._file, telling = os.pipe()
-        self._heard: list[int] = []
+        self._file, write_end = os.pipe()
+        self._received: list[int] = []
         self._process = os.fork()
         if self._process == 0:
-            _listen(set(signals), prepare, telling)
-        os.close(telling)
+            _report_signals(set(signals), prepare, write_end)
+        os.close(write_end)
 
-    def heard(self, number: int) -> bool:
+    def received(self, number: int) -> bool:
         """Returns whether the other process has received this signal too, or does at once."""
-        while number not in self._heard:
-            if not select.select([self._file], [], [], PATIENCE)[0]:
+        while number not in self._received:
+            if not select.select([self._file], [], [], ECHO_SECONDS)[0]:
                 return False
-            said = os.read(self._file, 64)
-            if not said:
+            numbers = os.read(self._file, 64)
+            if not numbers:
                 return False
-            self._heard += said
-        self._heard.remove(number)
+            self._received += numbers
+        self._received.remove(number)
         return True
 
     def end(self) -> None:
@@ -54,10 +54,10 @@ class Echo:
             self._process = 0
 
 
-def _listen(signals: set[signal.Signals], prepare: Callable[[], None], telling: int) -> None:
+def _report_signals(signals: set[signal.Signals], prepare: Callable[[], None], write_end: int) -> None:
     try:
         prepare()
         while True:
-            os.write(telling, bytes([signal.sigwaitinfo(signals).si_signo]))
+            os.write(write_end, bytes([signal.sigwaitinfo(signals).si_signo]))
     finally:
         os._exit(1)

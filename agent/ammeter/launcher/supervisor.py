@@ -12,39 +12,42 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ammeter.launcher.signal_echo import Echo
-from ammeter.launcher.termination_source import NOTED, Asked
+from ammeter.launcher.termination_source import RECORDED_SIGNALS, SignalRecord
 
-HANDED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are forwarded to the command. It receives signals to the whole group, such as those of the terminal,
 directly."""
 
 _PR_SET_PDEATHSIG = 1
 
-STRAGGLE_SECONDS = 0.05
+LATE_SIGNAL_SECONDS = 0.05
 """A sender that signals the processes of a job one by one may reach this process slightly after the command."""
 
 
 @contextlib.contextmanager
-def waiting() -> Iterator[Waiting]:
+def supervision() -> Iterator[Supervisor]:
     """Blocks signals while the command runs, and restores the previous mask afterwards."""
-    waited = {*HANDED_ON, signal.SIGCHLD, signal.SIGCONT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    echo = Echo(HANDED_ON, _end_with_parent())
+    blocked = {*FORWARDED_SIGNALS, signal.SIGCHLD, signal.SIGCONT}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    echo = Echo(FORWARDED_SIGNALS, _end_with_parent())
     try:
-        yield Waiting(waited, before, echo)
+        yield Supervisor(blocked, mask, echo)
     finally:
         echo.end()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class Waiting:
-    """The signals that are blocked, and those that were blocked before."""
+class Supervisor:
+    """The parent of the command.
 
-    def __init__(self, waited: set[signal.Signals], before: set[int | signal.Signals], echo: Echo) -> None:
-        self._waited = waited
-        self._before = before
+    blocked: the signals that it receives by waiting. mask: the original signal mask. signals: those received so far.
+    """
+
+    def __init__(self, blocked: set[signal.Signals], mask: set[int | signal.Signals], echo: Echo) -> None:
+        self._blocked = blocked
+        self._mask = mask
         self._echo = echo
-        self.asked = Asked()
+        self.signals = SignalRecord()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts the command with the original signal mask, and returns its process id.
@@ -55,7 +58,7 @@ class Waiting:
 
         def prepare() -> None:
             end_with_us()
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
         child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=prepare)
         child.returncode = 0  # wait() below waits for it, as for orphans
@@ -67,27 +70,27 @@ class Waiting:
         The command stays a zombie, so that the exit watcher can read the status too.
         """
         while True:
-            received = signal.sigwaitinfo(self._waited)
-            self.asked.note(received)
-            if received.si_signo == signal.SIGCHLD:
-                status = _ended(process)
+            info = signal.sigwaitinfo(self._blocked)
+            self.signals.add(info)
+            if info.si_signo == signal.SIGCHLD:
+                status = _wait_status(process)
                 if status is not None:
-                    self._take_what_is_left(status)
+                    self._receive_late_signals(status)
                     return status
-            elif received.si_signo != signal.SIGCONT and not self._echo.heard(received.si_signo):
+            elif info.si_signo != signal.SIGCONT and not self._echo.received(info.si_signo):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, received.si_signo)
+                    os.kill(process, info.si_signo)
 
-    def _take_what_is_left(self, status: int) -> None:
+    def _receive_late_signals(self, status: int) -> None:
         """Receives signals that came with the command's end.
 
         Signals that the command has received must not end this process before it prints the result.
         """
         terminated = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
-        wait = STRAGGLE_SECONDS if terminated and self.asked.last() is None else 0
-        while (received := signal.sigtimedwait(NOTED, wait)) is not None:
-            self.asked.note(received)
-            wait = 0
+        wait_seconds = LATE_SIGNAL_SECONDS if terminated and self.signals.last_sigterm() is None else 0
+        while (info := signal.sigtimedwait(RECORDED_SIGNALS, wait_seconds)) is not None:
+            self.signals.add(info)
+            wait_seconds = 0
 
 
 def _end_with_parent() -> Callable[[], None]:
@@ -96,11 +99,11 @@ def _end_with_parent() -> Callable[[], None]:
     A sender that kills this process means the command, which must not continue without its parent.
     """
     libc = ctypes.CDLL(None)
-    us = os.getpid()
+    parent = os.getpid()
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != us:
+        if os.getppid() != parent:
             os._exit(1)
 
     return prepare
@@ -131,7 +134,7 @@ def end_like(status: int) -> int:
     return 128 + number
 
 
-def ended(status: int) -> str:
+def describe_end(status: int) -> str:
     """Describes how a command ended by its wait status; '' if it succeeded."""
     if os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -139,19 +142,19 @@ def ended(status: int) -> str:
     return f"ended with exit code {code}" if code else ""
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Prints a line to stderr; ignores a closed stderr."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
-def _ended(process: int) -> int | None:
+def _wait_status(process: int) -> int | None:
     """Returns the wait status of the command if it has ended.
 
     Orphans are reaped too: as the first process of a container, this process is their parent.
     """
-    while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        if found.si_pid == process:
-            return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
-        os.waitpid(found.si_pid, 0)
+    while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if child.si_pid == process:
+            return child.si_status << 8 if child.si_code == os.CLD_EXITED else child.si_status
+        os.waitpid(child.si_pid, 0)
     return None

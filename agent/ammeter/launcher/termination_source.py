@@ -23,9 +23,9 @@ LIMIT_SECONDS = 60.0
 """Slurm checks time limits about this often. A job that ends this long before the end of its time, or later, may have
 reached its limit."""
 
-NOTED = (signal.SIGTERM, signal.SIGCONT)
+RECORDED_SIGNALS = (signal.SIGTERM, signal.SIGCONT)
 
-ENDS = frozenset({signal.SIGTERM, signal.SIGKILL})
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGKILL})
 """Signals that end a process on request."""
 
 
@@ -33,17 +33,17 @@ ENDS = frozenset({signal.SIGTERM, signal.SIGKILL})
 class Received:
     """A signal that `ammeter run` received.
 
-    at: monotonic seconds. name: the sender's program, '' for an invisible one.
+    at: monotonic seconds. sender: process id. sender_name: the sender's program, '' for an invisible one.
     """
 
     number: int
     at: float
-    process: int
-    name: str
+    sender: int
+    sender_name: str
 
 
 @dataclass
-class Asked:
+class SignalRecord:
     """The signals received so far.
 
     One thread appends to the list, and another reads it; nothing is ever removed.
@@ -51,48 +51,51 @@ class Asked:
 
     received: list[Received] = field(default_factory=list)
 
-    def note(self, found: signal.struct_siginfo) -> None:
-        if found.si_signo in NOTED:
-            name = _name_of(found.si_pid)
-            self.received.append(Received(found.si_signo, time.monotonic(), found.si_pid, name))
+    def add(self, info: signal.struct_siginfo) -> None:
+        if info.si_signo in RECORDED_SIGNALS:
+            name = _name_of(info.si_pid)
+            self.received.append(Received(info.si_signo, time.monotonic(), info.si_pid, name))
 
-    def last(self) -> Received | None:
+    def last_sigterm(self) -> Received | None:
         """Returns the newest SIGTERM of the last GRACE_SECONDS."""
-        recent = time.monotonic() - GRACE_SECONDS
-        return next((each for each in self.received[::-1] if each.number == signal.SIGTERM and each.at > recent), None)
+        earliest = time.monotonic() - GRACE_SECONDS
+        sigterms = (got for got in self.received[::-1] if got.number == signal.SIGTERM and got.at > earliest)
+        return next(sigterms, None)
 
-    def by(self, environment: Mapping[str, str], now: float) -> str:
+    def ended_by(self, environment: Mapping[str, str], now: float) -> str:
         """Returns the key of wire.frames.ASKED_TO_END for a process that SIGTERM ended.
 
         now: seconds since the epoch.
         """
-        told = self.last()
-        slurm = bool(environment.get("SLURM_JOB_ID"))
-        someone_else = told is not None and bool(told.name) and not told.name.startswith("slurm")
-        if slurm and not someone_else and _at_its_limit(environment, now):
+        sigterm = self.last_sigterm()
+        in_slurm = bool(environment.get("SLURM_JOB_ID"))
+        name = sigterm.sender_name if sigterm is not None else ""
+        from_other_program = bool(name) and not name.startswith("slurm")
+        if in_slurm and not from_other_program and _at_time_limit(environment, now):
             return "time-limit"
-        if slurm and told is not None and not someone_else and (told.name or self._woken(told)):
+        if in_slurm and sigterm is not None and not from_other_program and (name or self._with_sigcont(sigterm)):
             return "slurm"
-        if environment.get("KUBERNETES_SERVICE_HOST") and told is not None and told.process == 0:
+        if environment.get("KUBERNETES_SERVICE_HOST") and sigterm is not None and sigterm.sender == 0:
             return "kubernetes"
         return "sigterm"
 
-    def words(self, killed: bool) -> str:
+    def describe(self, killed: bool) -> str:
         """Describes the signals: 'SIGTERM from timeout (process 71), and SIGKILL 30 s later'."""
-        told = self.last()
-        sender = f" from {told.name} (process {told.process})" if told is not None and told.name else ""
-        later = f", and SIGKILL {time.monotonic() - told.at:.0f} s later" if killed and told is not None else ""
+        sigterm = self.last_sigterm()
+        if sigterm is None:
+            return "SIGTERM"
+        sender = f" from {sigterm.sender_name} (process {sigterm.sender})" if sigterm.sender_name else ""
+        later = f", and SIGKILL {time.monotonic() - sigterm.at:.0f} s later" if killed else ""
         return f"SIGTERM{sender}{later}"
 
-    def _woken(self, told: Received) -> bool:
-        return any(
-            each.number == signal.SIGCONT and abs(each.at - told.at) <= TOGETHER_SECONDS for each in self.received
-        )
+    def _with_sigcont(self, sigterm: Received) -> bool:
+        sigconts = [got for got in self.received if got.number == signal.SIGCONT]
+        return any(abs(sigcont.at - sigterm.at) <= TOGETHER_SECONDS for sigcont in sigconts)
 
 
-def _at_its_limit(environment: Mapping[str, str], now: float) -> bool:
-    said = environment.get("SLURM_JOB_END_TIME", "")
-    return said.isdecimal() and now >= int(said) - LIMIT_SECONDS
+def _at_time_limit(environment: Mapping[str, str], now: float) -> bool:
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    return end.isdecimal() and now >= int(end) - LIMIT_SECONDS
 
 
 def _name_of(process: int) -> str:

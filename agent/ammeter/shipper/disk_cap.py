@@ -21,15 +21,15 @@ DROP_SHARE = 0.95
 _DROPPED = -1
 
 
-class Keeper:
+class SegmentCleaner:
     """Manages the segments of one stream, and records which of them it has thinned."""
 
     def __init__(self, folder: Path, cap_bytes: int = journal.CAP_BYTES) -> None:
         self.folder = folder
         self._cap_bytes = cap_bytes
-        self._kept: dict[int, int] = {}
+        self._strides: dict[int, int] = {}
 
-    def tidy(self, delivered: int, touched: int) -> None:
+    def clean(self, delivered: int, touched: int) -> None:
         """Moves closed segments off tmpfs and keeps the folder below its cap.
 
         Args:
@@ -47,8 +47,8 @@ class Keeper:
         closed = [(start, after, self.folder / path.name) for (start, path), (after, _) in itertools.pairwise(listed)]
         used = sum(_size(self.folder / path.name) for _, path in listed)
         used = self._delete(closed, used, delivered)
-        for keep, share in THIN_SHARES:
-            used = self._thin(closed, used, touched, keep, share)
+        for stride, share in THIN_SHARES:
+            used = self._thin(closed, used, touched, stride, share)
         self._drop(closed, used, touched)
 
     def finish(self) -> None:
@@ -60,8 +60,8 @@ class Keeper:
             if path.parent == hot:
                 journal.move(path, self.folder)
         with contextlib.suppress(OSError):
-            for place in (*hot.glob("*.seg"), hot / journal.HOME):
-                place.unlink(missing_ok=True)
+            for path in (*hot.glob("*.seg"), hot / journal.HOME_FILE):
+                path.unlink(missing_ok=True)
             hot.rmdir()
             (self.folder / "hot").unlink()
             hot.parent.rmdir()
@@ -72,18 +72,18 @@ class Keeper:
                 break
             used -= _size(path)
             path.unlink(missing_ok=True)
-            self._kept.pop(start, None)
+            self._strides.pop(start, None)
         return used
 
-    def _thin(self, closed: list[tuple[int, int, Path]], used: int, touched: int, keep: int, share: float) -> int:
+    def _thin(self, closed: list[tuple[int, int, Path]], used: int, touched: int, stride: int, share: float) -> int:
         for start, _, path in closed:
             if used <= share * self._cap_bytes:
                 break
-            if start < touched or self._kept.get(start, 1_000) <= keep or not path.exists():
+            if start < touched or self._strides.get(start, 1_000) <= stride or not path.exists():
                 continue
             before = _size(path)
-            journal.thin(path, keep)
-            self._kept[start] = keep
+            journal.thin(path, stride)
+            self._strides[start] = stride
             used += _size(path) - before
         return used
 
@@ -91,11 +91,11 @@ class Keeper:
         for start, after, path in closed:
             if used <= DROP_SHARE * self._cap_bytes:
                 break
-            if start < touched or self._kept.get(start) == _DROPPED or not path.exists():
+            if start < touched or self._strides.get(start) == _DROPPED or not path.exists():
                 continue
             before = _size(path)
             journal.drop(path, after)
-            self._kept[start] = _DROPPED
+            self._strides[start] = _DROPPED
             used += _size(path) - before
 
 

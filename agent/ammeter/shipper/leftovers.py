@@ -12,47 +12,47 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.environment import identity
-from ammeter.shipper.disk_cap import Keeper
+from ammeter.shipper.disk_cap import SegmentCleaner
 
-FORGOTTEN_SECONDS = 7 * 86_400
+ORPHAN_SECONDS = 7 * 86_400
 """Data on tmpfs without a visible journal is deleted after this time. Earlier, it may belong to another container."""
 
 
-def bring_stragglers(run_folder: Path) -> None:
+def recover_leftovers(run_folder: Path) -> None:
     """Moves orphaned segments on tmpfs to their streams' folders.
 
-    Segments without a folder are deleted after FORGOTTEN_SECONDS. Only the tmpfs folders beside those of this run's
+    Segments without a folder are deleted after ORPHAN_SECONDS. Only the tmpfs folders beside those of this run's
     streams are searched.
     """
-    roots = {hot.parent.parent for each in journal.streams(run_folder) if (hot := journal.hot_folder(each))}
+    roots = {hot.parent.parent for stream in journal.streams(run_folder) if (hot := journal.hot_folder(stream))}
     for hot in (hot for root in roots for hot in root.glob("*/*") if hot.is_dir() and not hot.is_symlink()):
         with contextlib.suppress(OSError):
-            home = journal.home_of(hot)
-            if home is not None and journal.hot_folder(home) == hot:
-                _bring_home(home)
-            elif time.time() - _touched(hot) > FORGOTTEN_SECONDS:
+            stream = journal.stream_folder_of(hot)
+            if stream is not None and journal.hot_folder(stream) == hot:
+                _move_to_disk(stream)
+            elif time.time() - _changed_at(hot) > ORPHAN_SECONDS:
                 shutil.rmtree(hot)
                 hot.parent.rmdir()
 
 
-def _bring_home(home: Path) -> None:
-    if journal.is_alive(home) or journal.has_witness(home.parent) or _is_attended(home.parent):
+def _move_to_disk(stream: Path) -> None:
+    if journal.is_alive(stream) or journal.has_exit_watcher(stream.parent) or _has_shipper(stream.parent):
         return
-    held = journal.lock(home / "shipper")
-    if held is not None:
+    lock = journal.lock(stream / "shipper")
+    if lock is not None:
         try:
-            Keeper(home).finish()
+            SegmentCleaner(stream).finish()
         finally:
-            journal.unlock(held)
+            journal.unlock(lock)
 
 
-def _is_attended(run_folder: Path) -> bool:
+def _has_shipper(run_folder: Path) -> bool:
     """Returns whether the run's own shipper or mirror is active.
 
     That process may know how the writer ended.
     """
-    return any(journal.is_locked(each) for each in run_folder.glob(f"*.{identity.host()}.lock"))
+    return any(journal.is_locked(path) for path in run_folder.glob(f"*.{identity.host()}.lock"))
 
 
-def _touched(hot: Path) -> float:
+def _changed_at(hot: Path) -> float:
     return max(path.lstat().st_mtime for path in (hot, *hot.iterdir()))

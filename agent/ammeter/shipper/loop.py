@@ -13,12 +13,12 @@ from pathlib import Path
 from ammeter import journal
 from ammeter.environment import identity
 from ammeter.shipper.http import Collector
-from ammeter.shipper.process_death import Deaths
+from ammeter.shipper.process_death import DeathCauses
 from ammeter.shipper.stream import Delivery
 from ammeter.shipper.telemetry import Telemetry
 from ammeter.wire import printable
 
-THREADS = 8
+MAX_THREADS = 8
 """Streams that can be sent at the same time. A hanging request blocks one of the threads."""
 
 POLL_SECONDS = 0.05
@@ -30,7 +30,7 @@ DISCOVER_SECONDS = 0.25
 GRACE_SECONDS = 3.0
 """How long the last shipper of a run waits for late streams after the last one was delivered."""
 
-HURRY_SECONDS = 8.0
+EXIT_SECONDS = 8.0
 """Time left after SIGTERM: enough to settle and deliver the streams that the same signal ended."""
 
 GIVE_UP_SECONDS = 3600.0
@@ -40,10 +40,10 @@ undelivered."""
 ONCE_FAILURES = 4
 """Consecutive failures after which --once exits: a second or two, enough for a collector that restarts."""
 
-ONCE_FAULTS = 2
+ONCE_ERRORS = 2
 """Read errors of a stream after which a shipper with --once skips it."""
 
-FAULT_SECONDS = 5.0
+ERROR_PAUSE_SECONDS = 5.0
 """Pause of a stream after its poll() raised."""
 
 
@@ -54,11 +54,11 @@ class Log:
         self._states: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def say(self, about: str, state: str, line: str) -> None:
+    def write(self, subject: str, state: str, line: str) -> None:
         with self._lock:
-            if self._states.get(about) == state:
+            if self._states.get(subject) == state:
                 return
-            self._states[about] = state
+            self._states[subject] = state
             print(time.strftime("%Y-%m-%d %H:%M:%S"), printable.line(line), flush=True)
 
 
@@ -86,36 +86,36 @@ class Shipper:
         self._idle_exit = idle_exit
         self._cap_bytes = cap_bytes
         self._log = Log()
-        self._collector = Collector(url, token, self._log.say)
+        self._collector = Collector(url, token, self._log.write)
         # Only the shipper of one run and host reads the devices; a shipper of many runs would read them twice.
-        self._telemetry = Telemetry(folder, self._log.say) if host == identity.host() and not once else None
+        self._telemetry = Telemetry(folder, self._log.write) if host == identity.host() and not once else None
         # A shipper that was started by a writer shares its PID namespace; one that was started by hand may not, and the
         # ids may then belong to other processes.
-        self._deaths = Deaths() if host == identity.host() and not once else None
+        self._deaths = DeathCauses() if host == identity.host() and not once else None
         self._active: dict[Path, Delivery] = {}
         self._locks: dict[Path, int] = {}
-        self._passed: set[Path] = set()
-        self._closed: set[Path] = set()
-        self._faults: dict[Path, int] = {}
+        self._skipped: set[Path] = set()
+        self._unopened: set[Path] = set()
+        self._errors: dict[Path, int] = {}
         self._busy: set[Path] = set()
-        self._rests: dict[Path, float] = {}
-        self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._paused_until: dict[Path, float] = {}
+        self._queue: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._threads = 0
         self._deadline: float | None = None
 
     @property
-    def hurried(self) -> bool:
+    def exit_requested(self) -> bool:
         return self._deadline is not None
 
-    def hurry(self) -> None:
-        """Requests an exit after delivery, in HURRY_SECONDS at most.
+    def request_exit(self) -> None:
+        """Requests an exit after delivery, in EXIT_SECONDS at most.
 
         An earlier exit needs all streams delivered and all writers gone.
         """
         if self._deaths is not None:
             self._deaths.note_termination()
-        self._deadline = self._deadline or time.monotonic() + HURRY_SECONDS
+        self._deadline = self._deadline or time.monotonic() + EXIT_SECONDS
 
     def run(self) -> int:
         """Ships until an exit condition applies. Returns 0 if everything was delivered, else 1."""
@@ -125,7 +125,7 @@ class Shipper:
             if self._telemetry is not None:
                 self._telemetry.stop()
             for _ in range(self._threads):
-                self._waiting.put(None)
+                self._queue.put(None)
             self._threads = 0
 
     def _ship(self) -> int:
@@ -136,13 +136,13 @@ class Shipper:
                 self.discover()
                 # A folder with thousands of old streams is not searched continuously.
                 discover_at = time.monotonic() + max(DISCOVER_SECONDS, 20 * (time.monotonic() - now))
-            self._retire()
+            self._remove_finished()
             self._read_devices(now)
             busy_until = now if self._active else busy_until
-            code = self._leave(now, busy_until)
+            code = self._exit_code(now, busy_until)
             if code is not None:
                 return code
-            self._give_turns(now)
+            self._queue_polls(now)
             self._wake.wait(max(POLL_SECONDS, 0.002 * len(self._active)))
             self._wake.clear()
 
@@ -151,8 +151,8 @@ class Shipper:
             return
         try:
             self._telemetry.poll(self._active, now)
-        except Exception as error:  # noqa: BLE001 - streams are shipped whatever becomes of it
-            self._log.say("telemetry", repr(error), f"devices are not read any more: {error!r}")
+        except Exception as error:  # noqa: BLE001 - streams are shipped even if devices cannot be read
+            self._log.write("telemetry", repr(error), f"devices are no longer read: {error!r}")
             with contextlib.suppress(OSError):
                 self._telemetry.stop()
             self._telemetry = None
@@ -160,108 +160,108 @@ class Shipper:
     def discover(self) -> bool:
         """Starts to ship streams that no shipper has yet. Returns whether there are active streams."""
         for folder in self._stream_folders():
-            if folder in self._active or folder in self._passed:
+            if folder in self._active or folder in self._skipped:
                 continue
             try:
-                self._take_on(folder)
-                self._closed.discard(folder)
+                self._open(folder)
+                self._unopened.discard(folder)
             except (OSError, ValueError) as error:
-                self._closed.add(folder)
-                self._log.say(f"open {folder}", str(error), f"{folder} cannot be shipped: {error}")
+                self._unopened.add(folder)
+                self._log.write(f"open {folder}", str(error), f"{folder} cannot be shipped: {error}")
         return bool(self._active)
 
     def _stream_folders(self) -> list[Path]:
         if (self._folder / "alive").exists():
             return [self._folder]
-        runs = (each for each in self._folder.glob("*/") if each.is_dir())
+        runs = (run for run in self._folder.glob("*/") if run.is_dir())
         return journal.streams(self._folder) or sorted(stream for run in runs for stream in journal.streams(run))
 
-    def _take_on(self, folder: Path) -> None:
+    def _open(self, folder: Path) -> None:
         if self._host is not None:
-            first = journal.schema_before(folder, 0)
-            if first is None:
+            hello = journal.schema_before(folder, 0)
+            if hello is None:
                 return
-            if first.host != self._host:
-                self._passed.add(folder)
+            if hello.host != self._host:
+                self._skipped.add(folder)
                 return
-        held = journal.lock(folder / "shipper")
-        if held is None:
-            raise BlockingIOError(
-                f"process {journal.holder(folder / 'shipper')} ships it; end that to ship it otherwise"
-            )
-        self._locks[folder] = held
+        lock = journal.lock(folder / "shipper")
+        if lock is None:
+            owner = journal.lock_owner(folder / "shipper")
+            raise BlockingIOError(f"process {owner} ships it; end that process to ship the stream from here")
+        self._locks[folder] = lock
         self._active[folder] = Delivery(
             folder,
             self._collector,
-            self._log.say,
+            self._log.write,
             flush=self._once,
             cap_bytes=self._cap_bytes,
             deaths=self._deaths,
         )
 
-    def _retire(self) -> None:
+    def _remove_finished(self) -> None:
         for folder, delivery in list(self._active.items()):
-            gone = not folder.exists()
-            if folder not in self._busy and (delivery.done or gone):
+            deleted = not folder.exists()
+            if folder not in self._busy and (delivery.done or deleted):
                 del self._active[folder]
-                self._passed.add(folder)
+                self._skipped.add(folder)
                 journal.unlock(self._locks.pop(folder))
 
-    def _leave(self, now: float, busy_until: float) -> int | None:
+    def _exit_code(self, now: float, busy_until: float) -> int | None:
         """Returns the exit code when it is time to exit, else None."""
-        idle = [path for path in self._active if path not in self._busy]
-        settled = len(idle) == len(self._active)
-        if self._once and settled:
-            if all(each.up_to_date for each in self._active.values()):
-                return 1 if self._closed else 0
-            if all(self._given_up(path) for path in self._active):
-                return self._left_behind("the collector does not take it, or it cannot be read")
+        if self._once and not any(folder in self._busy for folder in self._active):
+            if all(delivery.up_to_date for delivery in self._active.values()):
+                return 1 if self._unopened else 0
+            if all(self._gives_up(folder) for folder in self._active):
+                return self._report_undelivered("the collector does not accept them, or they cannot be read")
         if self._deadline is not None:
             if not self._active:
                 return 0
             if now >= self._deadline:
-                return self._left_behind("the shipper was told to end")
+                return self._report_undelivered("the shipper was asked to exit")
         if not self._idle_exit or self._once:
             return None
         if not self._active:
             return 0 if now - busy_until >= GRACE_SECONDS else None
-        silent = now - self._collector.accepted >= GIVE_UP_SECONDS
-        if silent and not any(each.alive for each in self._active.values()):
-            return self._left_behind("the collector accepted nothing for an hour")
+        rejected = now - self._collector.accepted_at >= GIVE_UP_SECONDS
+        if rejected and not any(delivery.alive for delivery in self._active.values()):
+            return self._report_undelivered("the collector accepted nothing for an hour")
         return None
 
-    def _given_up(self, folder: Path) -> bool:
-        stream = self._active[folder]
-        tried = stream.failures >= ONCE_FAILURES or self._faults.get(folder, 0) >= ONCE_FAULTS
-        return stream.up_to_date or tried
+    def _gives_up(self, folder: Path) -> bool:
+        """Returns whether a shipper with --once stops trying to deliver a stream."""
+        delivery = self._active[folder]
+        failed = delivery.failures >= ONCE_FAILURES or self._errors.get(folder, 0) >= ONCE_ERRORS
+        return delivery.up_to_date or failed
 
-    def _left_behind(self, why: str) -> int:
-        left = [path.name for path, each in self._active.items() if not each.up_to_date]
-        line = f"{len(left)} stream(s) are not delivered to their end: {why}; later: ammeter ship {self._folder}"
-        if left:
-            self._log.say("left", line, line)
-        return 1 if left else 0
+    def _report_undelivered(self, reason: str) -> int:
+        count = sum(not delivery.up_to_date for delivery in self._active.values())
+        streams = "1 stream is" if count == 1 else f"{count} streams are"
+        line = f"{streams} not completely delivered: {reason}; to deliver the rest: ammeter ship {self._folder}"
+        if count:
+            self._log.write("undelivered", line, line)
+        return 1 if count else 0
 
-    def _give_turns(self, now: float) -> None:
+    def _queue_polls(self, now: float) -> None:
         for folder in self._active:
-            if folder not in self._busy and now >= self._rests.get(folder, 0.0):
+            if folder not in self._busy and now >= self._paused_until.get(folder, 0.0):
                 self._busy.add(folder)
-                self._waiting.put(folder)
-        while self._threads < min(THREADS, len(self._active)):
+                self._queue.put(folder)
+        while self._threads < min(MAX_THREADS, len(self._active)):
             self._threads += 1
             # Daemon threads: a hanging request must not keep the process from exiting.
             threading.Thread(target=self._work, name=f"ammeter-ship-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        while (folder := self._waiting.get()) is not None:
+        while (folder := self._queue.get()) is not None:
             try:
                 if self._active[folder].poll():
                     self._wake.set()
-                self._faults.pop(folder, None)
-            except Exception as error:  # noqa: BLE001 - the one place: a fault of one stream must not stop the others
-                self._faults[folder] = self._faults.get(folder, 0) + 1
-                self._rests[folder] = time.monotonic() + FAULT_SECONDS
-                self._log.say(f"fault {folder}", repr(error), f"{folder} rests for a while: {error!r}")
+                self._errors.pop(folder, None)
+            except Exception as error:  # noqa: BLE001 - the one place: an error of one stream must not stop the others
+                self._errors[folder] = self._errors.get(folder, 0) + 1
+                self._paused_until[folder] = time.monotonic() + ERROR_PAUSE_SECONDS
+                line = f"{folder} is paused for {ERROR_PAUSE_SECONDS:.0f} s: {error!r}"
+                self._log.write(f"error {folder}", repr(error), line)
                 if not isinstance(error, OSError):
                     traceback.print_exc(file=sys.stdout)
             finally:

@@ -23,13 +23,13 @@ HANG_SECONDS = 30.0
 """Duration of a reading of all devices above which the driver counts as hung. A reading takes milliseconds; the first
 one takes seconds if the driver has to wake the devices."""
 
-FAILURES = 3
+MAX_FAILURES = 3
 """Consecutive failures after which a reading is not repeated."""
 
 MAX_DEVICES = 16
 """Limit of devices per host."""
 
-REMEDY = "pip install ammeter[nvml] where the training runs"
+REMEDY = "install it where the training runs: pip install ammeter[nvml]"
 
 _SENSOR = 0  # NVML_TEMPERATURE_GPU
 
@@ -47,7 +47,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Read:
+class DeviceReading:
     """One reading of all devices.
 
     time: nanoseconds since the epoch. values: '<name>.<gpu>' -> value, NaN for a failed reading.
@@ -58,32 +58,33 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Off:
-    """A reading that is not made any more; an empty gpu means all devices."""
+class Disabled:
+    """A reading that is no longer made; an empty gpu means all devices."""
 
     gpu: str
     reading: str
-    why: str
+    reason: str
 
 
-Said = Sequence[Device] | Read | Off
+Result = Sequence[Device] | DeviceReading | Disabled
+"""The devices once, then readings, and readings that are disabled."""
 
 
 def _utilization(nvml: Any, handle: Any) -> float:
-    return _within(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100, "%") / 100
+    return _plausible(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100, "%") / 100
 
 
 def _memory(nvml: Any, handle: Any) -> float:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return _within(memory.used, min(memory.total, 2**50), "bytes")
+    return _plausible(memory.used, min(memory.total, 2**50), "bytes")
 
 
 def _power(nvml: Any, handle: Any) -> float:
-    return _within(nvml.nvmlDeviceGetPowerUsage(handle), 20_000_000, "mW") / 1000
+    return _plausible(nvml.nvmlDeviceGetPowerUsage(handle), 20_000_000, "mW") / 1000
 
 
 def _temperature(nvml: Any, handle: Any) -> float:
-    return _within(nvml.nvmlDeviceGetTemperature(handle, _SENSOR), 200, "degrees")
+    return _plausible(nvml.nvmlDeviceGetTemperature(handle, _SENSOR), 200, "degrees")
 
 
 READINGS: dict[str, Callable[[Any, Any], float]] = {
@@ -94,19 +95,19 @@ READINGS: dict[str, Callable[[Any, Any], float]] = {
 }
 
 
-def _within(value: int, most: int, unit: str) -> float:
-    if not 0 <= value <= most:
-        raise ValueError(f"it says {value} {unit}, more than {most}")
+def _plausible(value: int, maximum: int, unit: str) -> float:
+    if not 0 <= value <= maximum:
+        raise ValueError(f"the driver reports {value} {unit}, more than {maximum}")
     return float(value)
 
 
 class Nvml:
-    """Reads the devices with these UUIDs until stop(). Its thread queues results for take()."""
+    """Reads the devices with these UUIDs until stop(). Its thread queues results for results()."""
 
-    def __init__(self, uuids: Sequence[str], every: float | None = None) -> None:
+    def __init__(self, uuids: Sequence[str], interval_seconds: float | None = None) -> None:
         self._uuids = tuple(uuids)[:MAX_DEVICES]
-        self._every = READ_SECONDS if every is None else every
-        self._said: SimpleQueue[Said] = SimpleQueue()
+        self._interval_seconds = READ_SECONDS if interval_seconds is None else interval_seconds
+        self._results: SimpleQueue[Result] = SimpleQueue()
         self._stopped = threading.Event()
         self._busy_since: float | None = time.monotonic()
         self._failures: dict[tuple[str, str], int] = {}
@@ -114,14 +115,14 @@ class Nvml:
         self._thread = threading.Thread(target=self._run, name="ammeter-nvml", daemon=True)
         self._thread.start()
 
-    def take(self) -> list[Said]:
+    def results(self) -> list[Result]:
         """Returns the results since the last call: the devices once, then readings."""
-        found: list[Said] = []
+        results: list[Result] = []
         while True:
             try:
-                found.append(self._said.get_nowait())
+                results.append(self._results.get_nowait())
             except Empty:
-                return found
+                return results
 
     @property
     def hangs(self) -> bool:
@@ -135,20 +136,20 @@ class Nvml:
     def _run(self) -> None:
         try:
             self._read_all()
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's library does, the shipper goes on
-            self._said.put(Off("", "", _words(error)))
+        except Exception as error:  # noqa: BLE001 - an error of the driver's library must not end the shipper
+            self._results.put(Disabled("", "", _describe(error)))
         self._busy_since = None
 
     def _read_all(self) -> None:
         try:
             import pynvml
         except ImportError as error:
-            self._said.put(Off("", "", f"{error}; {REMEDY}"))
+            self._results.put(Disabled("", "", f"{error}; {REMEDY}"))
             return
         pynvml.nvmlInit()
-        devices = [each for uuid in self._uuids if (each := self._found(pynvml, uuid)) is not None]
-        devices.sort(key=lambda each: int(each[0].gpu))
-        self._said.put([device for device, _ in devices])
+        devices = [device for uuid in self._uuids if (device := self._find(pynvml, uuid)) is not None]
+        devices.sort(key=lambda device: int(device[0].gpu))
+        self._results.put([device for device, _ in devices])
         while devices and not self._stopped.is_set():
             now = time.time_ns()
             values = {
@@ -157,39 +158,39 @@ class Nvml:
                 for name in READINGS
                 if (value := self._value(pynvml, device, handle, name)) is not None
             }
-            self._said.put(Read(now, values))
+            self._results.put(DeviceReading(now, values))
             self._busy_since = None
-            self._stopped.wait(self._every)
+            self._stopped.wait(self._interval_seconds)
             self._busy_since = time.monotonic()
 
-    def _found(self, nvml: Any, uuid: str) -> tuple[Device, Any] | None:
+    def _find(self, nvml: Any, uuid: str) -> tuple[Device, Any] | None:
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
             return Device(str(nvml.nvmlDeviceGetIndex(handle)), uuid, _text(nvml.nvmlDeviceGetName(handle))), handle
         except Exception as error:  # noqa: BLE001 - a part of a divided device, or one that is hidden from NVML
-            self._said.put(Off(uuid, "", _words(error)))
+            self._results.put(Disabled(uuid, "", _describe(error)))
             return None
 
     def _value(self, nvml: Any, device: Device, handle: Any, name: str) -> float | None:
         """Reads one value; NaN after a failure, None for a disabled reading."""
-        place = device.gpu, name
-        failed = self._failures.get(place, 0)
-        if failed >= FAILURES:
+        key = device.gpu, name
+        failures = self._failures.get(key, 0)
+        if failures >= MAX_FAILURES:
             return None
         try:
             value = READINGS[name](nvml, handle)
-        except Exception as error:  # noqa: BLE001 - not supported, gone, or a lie
-            self._failures[place] = failed + 1
-            if failed + 1 == FAILURES:
-                self._said.put(Off(device.gpu, name, _words(error)))
+        except Exception as error:  # noqa: BLE001 - not supported, device removed, or an implausible value
+            self._failures[key] = failures + 1
+            if failures + 1 == MAX_FAILURES:
+                self._results.put(Disabled(device.gpu, name, _describe(error)))
             return math.nan
-        self._failures[place] = 0
+        self._failures[key] = 0
         return value
 
 
-def _text(said: str | bytes) -> str:
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]

@@ -29,7 +29,7 @@ class Payload:
     gaps: list[Lost] = field(default_factory=list)
 
 
-def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Payload:
+def build_payload(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Payload:
     """Converts entries of a stream, in order, to items and gaps.
 
     Rows without a known schema, because their hello is missing or refused, become gaps.
@@ -38,37 +38,37 @@ def parcel(entries: Sequence[Entry], schema: Schema | None, refused: Collection[
         schema: the schema that applies before the first entry.
         refused: offsets of frames that the collector refuses; they are declared as gaps.
     """
-    made = Payload()
+    payload = Payload()
     rows: list[Entry] = []
     for entry in entries:
         frame = entry.frame
         if entry.begin in refused:
-            made.gaps.append(_gap("rejected", entry))
+            payload.gaps.append(_gap("rejected", entry))
             if isinstance(frame, Hello):
-                _close(made, rows, schema)
+                _append_block(payload, rows, schema)
                 schema = None
         elif isinstance(frame, Steps):
             if schema is None or not fits(frame, schema):
-                made.gaps.append(_gap("no-schema", entry))
+                payload.gaps.append(_gap("no-schema", entry))
                 continue
             if rows and frame.step < _step(rows[-1]):
-                _close(made, rows, schema)
+                _append_block(payload, rows, schema)
             rows.append(entry)
         elif isinstance(frame, Lost) and frame.begin < frame.end:
-            made.gaps.append(msgspec.structs.replace(frame, begin=entry.begin, end=entry.end))
+            payload.gaps.append(msgspec.structs.replace(frame, begin=entry.begin, end=entry.end))
         else:
-            _close(made, rows, schema)
+            _append_block(payload, rows, schema)
             schema = frame.schema if isinstance(frame, Hello) else schema
-            made.items.append(frame)
-            made.ranges.append((entry.begin, entry.end))
-    _close(made, rows, schema)
-    return made
+            payload.items.append(frame)
+            payload.ranges.append((entry.begin, entry.end))
+    _append_block(payload, rows, schema)
+    return payload
 
 
-def fitting(entries: Sequence[Entry], schema: Schema | None, most_bytes: int) -> int:
+def count_fitting(entries: Sequence[Entry], schema: Schema | None, max_bytes: int) -> int:
     """Returns how many entries fit into one request.
 
-    The number is at least one; more need to fit into most_bytes of journal.
+    The number is at least one; more need to fit into max_bytes of journal.
     """
     rows = unpacked = 0
     for count, entry in enumerate(entries):
@@ -77,17 +77,18 @@ def fitting(entries: Sequence[Entry], schema: Schema | None, most_bytes: int) ->
         elif isinstance(entry.frame, Steps):
             rows += 1
             unpacked += 16 + 4 * (schema.width if schema else 0)
-        too_much = rows > MAX_ROWS or unpacked > MAX_UNPACKED_BYTES or _held(entry, entries[0]) > most_bytes
-        if count and too_much:
+        journal_bytes = entry.end - entries[0].begin
+        exceeds = rows > MAX_ROWS or unpacked > MAX_UNPACKED_BYTES or journal_bytes > max_bytes
+        if count and exceeds:
             return count
     return len(entries)
 
 
-def _close(made: Payload, rows: list[Entry], schema: Schema | None) -> None:
+def _append_block(payload: Payload, rows: list[Entry], schema: Schema | None) -> None:
     """Converts the rows gathered so far to a block."""
     if rows and schema:
-        made.items.append(pack(view(schema, [row.frame for row in rows if isinstance(row.frame, Steps)])))
-        made.ranges.append((rows[0].begin, rows[-1].end))
+        payload.items.append(pack(view(schema, [row.frame for row in rows if isinstance(row.frame, Steps)])))
+        payload.ranges.append((rows[0].begin, rows[-1].end))
     rows.clear()
 
 
@@ -98,7 +99,3 @@ def _gap(reason: str, entry: Entry) -> Lost:
 
 def _step(entry: Entry) -> int:
     return entry.frame.step if isinstance(entry.frame, Steps) else 0
-
-
-def _held(entry: Entry, first: Entry) -> int:
-    return entry.end - first.begin

@@ -22,7 +22,7 @@ from ammeter.environment.settings import settings
 if TYPE_CHECKING:
     from ammeter.shipper.loop import Shipper
 
-LOG = "shipper.log"
+LOG_NAME = "shipper.log"
 
 _NICENESS = 5
 _DETACH = (
@@ -35,7 +35,7 @@ wait for the shipper."""
 _START_SECONDS = 30.0
 """Time limit of this intermediate process on a busy machine."""
 
-_PASSED_ON = (
+_INHERITED_VARIABLES = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
@@ -52,7 +52,7 @@ def start(run_folder: Path, url: str | None, token: str | None = None) -> str | 
     Returns:
         None if a shipper runs or was started, else the reason why not.
     """
-    remedy = f"; send the run later with: ammeter ship {run_folder}" if url else ""
+    remedy = f"; to send the run later: ammeter ship {run_folder}" if url else ""
     try:
         if journal.is_locked(_run_lock(run_folder, identity.host(), url is None)):
             return None
@@ -68,31 +68,33 @@ def main(argv: list[str] | None = None) -> int:
     0: everything was delivered. 1: this process did not deliver everything. 2: invalid call.
     """
     parser = _parser()
-    words = parser.parse_args(argv)
-    folder = Path(words.dir).expanduser().absolute()
+    options = parser.parse_args(argv)
+    folder = Path(options.dir).expanduser().absolute()
     if not folder.is_dir():
-        parser.error(f"{words.dir} is no folder; give AMMETER_DIR, a run's folder or a stream's folder")
-    if words.mirror:
-        return _mirror(folder, words.host or identity.host())
+        parser.error(f"{options.dir} is not a folder; pass AMMETER_DIR, a run's folder or a stream's folder")
+    if options.mirror:
+        return _mirror(folder, options.host or identity.host())
     try:
-        chosen = settings(words.url)
+        chosen = settings(options.url)
     except ValueError as error:
         parser.error(str(error))
     if chosen.url is None:
-        parser.error("no collector is named; give --url or set AMMETER_URL")
-    only = None
-    if words.host:
-        only = journal.lock(_run_lock(folder, words.host))
-        if only is None:
+        parser.error("there is no collector; pass --url or set AMMETER_URL")
+    lock = None
+    if options.host:
+        lock = journal.lock(_run_lock(folder, options.host))
+        if lock is None:
             return 0
-    from ammeter.shipper.leftovers import bring_stragglers
+    from ammeter.shipper.leftovers import recover_leftovers
     from ammeter.shipper.loop import Shipper
 
-    bring_stragglers(folder)
-    shipper = Shipper(folder, chosen.url, chosen.token, host=words.host, once=words.once, idle_exit=words.idle_exit)
-    signal.signal(signal.SIGTERM, lambda *_: shipper.hurry())
+    recover_leftovers(folder)
+    shipper = Shipper(
+        folder, chosen.url, chosen.token, host=options.host, once=options.once, idle_exit=options.idle_exit
+    )
+    signal.signal(signal.SIGTERM, lambda *_: shipper.request_exit())
     try:
-        return _until_nothing_is_left(shipper, folder, words.host, only)
+        return _run_until_delivered(shipper, folder, options.host, lock)
     except KeyboardInterrupt:
         return 130
 
@@ -102,44 +104,44 @@ def _mirror(folder: Path, host: str) -> int:
 
     The mirror restarts if a stream began while it was exiting.
     """
-    from ammeter.shipper.leftovers import bring_stragglers
+    from ammeter.shipper.leftovers import recover_leftovers
     from ammeter.shipper.tmpfs_mirror import Mirror
 
     mirror = Mirror(folder)
-    signal.signal(signal.SIGTERM, lambda *_: mirror.hurry())
-    while (only := journal.lock(_run_lock(folder, host, mirror=True))) is not None:
-        bring_stragglers(folder)
+    signal.signal(signal.SIGTERM, lambda *_: mirror.request_exit())
+    while (lock := journal.lock(_run_lock(folder, host, mirror=True))) is not None:
+        recover_leftovers(folder)
         mirror.run()
-        journal.unlock(only)
-        if mirror.hurried or not mirror.has_work():
+        journal.unlock(lock)
+        if mirror.exit_requested or not mirror.has_work():
             break
     return 0
 
 
-def _until_nothing_is_left(shipper: Shipper, folder: Path, host: str | None, only: int | None) -> int:
-    """Runs the shipper until no stream is left.
+def _run_until_delivered(shipper: Shipper, folder: Path, host: str | None, lock: int | None) -> int:
+    """Runs the shipper until no stream remains.
 
-    The shipper restarts if a stream began while it was exiting and still found the lock held.
+    The shipper restarts if a stream began while it was exiting and still owned the lock.
     """
     while True:
         code = shipper.run()
-        if only is None or host is None:
+        if lock is None or host is None:
             return code
-        journal.unlock(only)
-        if code or shipper.hurried or not shipper.discover():
+        journal.unlock(lock)
+        if code or shipper.exit_requested or not shipper.discover():
             return code
-        only = journal.lock(_run_lock(folder, host))
-        if only is None:
+        lock = journal.lock(_run_lock(folder, host))
+        if lock is None:
             return code
 
 
 def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    home = Path(__file__).resolve().parents[2]
-    if home.name not in ("site-packages", "dist-packages"):
+    environment = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
+    root = Path(__file__).resolve().parents[2]
+    if root.name not in ("site-packages", "dist-packages"):
         # Needed only outside site-packages. A site-packages folder on PYTHONPATH would precede the standard library.
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
-    words = [
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), environment.get("PYTHONPATH"))))
+    command = [
         sys.executable,
         "-S",
         "-E",
@@ -153,16 +155,16 @@ def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
     ]
     if url:
         environment["AMMETER_URL"] = url
-        words.append("--idle-exit")
+        command.append("--idle-exit")
     else:
-        words.append("--mirror")
+        command.append("--mirror")
     if token:
         environment["AMMETER_TOKEN"] = token
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    log = os.open(run_folder / LOG, flags, 0o600)
+    log = os.open(run_folder / LOG_NAME, flags, 0o600)
     try:
         subprocess.run(
-            words,
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -182,13 +184,19 @@ def _run_lock(run_folder: Path, host: str, mirror: bool = False) -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ammeter ship", description="Sends the journals that lie in DIR.")
+    parser = argparse.ArgumentParser(
+        prog="ammeter ship",
+        description="Send the journals in DIR to a collector.",
+        epilog="Exit code: 0 if everything was delivered, 1 if not, 2 for a wrong call.",
+    )
     parser.add_argument("dir", metavar="DIR", help="AMMETER_DIR, a run's folder or a stream's folder")
-    parser.add_argument("--url", help="the collector; AMMETER_URL otherwise. The token is read from AMMETER_TOKEN")
-    parser.add_argument("--once", action="store_true", help="send what lies there now, then leave")
-    parser.add_argument("--idle-exit", action="store_true", help="leave when all writers are gone and all is delivered")
-    parser.add_argument("--mirror", action="store_true", help="send nothing; bring what lies on tmpfs to the disk")
-    parser.add_argument("--host", help="only streams that were written on this host")
+    parser.add_argument("--url", help="address of the collector (default: AMMETER_URL); AMMETER_TOKEN has the token")
+    parser.add_argument("--once", action="store_true", help="send the present data, then exit")
+    parser.add_argument(
+        "--idle-exit", action="store_true", help="exit when all writers have ended and everything is delivered"
+    )
+    parser.add_argument("--mirror", action="store_true", help="send nothing; move data from tmpfs to the disk")
+    parser.add_argument("--host", help="send only the streams that were written on this host")
     return parser
 
 

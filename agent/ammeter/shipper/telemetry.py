@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from ammeter import journal
 from ammeter.journal import Journal
-from ammeter.shipper.http import Say
-from ammeter.shipper.nvml import READINGS, Device, Nvml, Off, Read, Said
+from ammeter.shipper.http import LogState
+from ammeter.shipper.nvml import READINGS, Device, DeviceReading, Disabled, Nvml, Result
 from ammeter.wire.frames import ABSENT, Bye, Event, Hello, Schema, Steps
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Interval between two checks of which ranks train."""
 
 SETTLE_SECONDS = 2.0
@@ -37,32 +37,32 @@ class Telemetry:
     poll() does what is due, and never waits for the driver.
     """
 
-    def __init__(self, run_folder: Path, say: Say) -> None:
+    def __init__(self, run_folder: Path, log_state: LogState) -> None:
         self._run_folder = run_folder
-        self._say = say
+        self._log_state = log_state
         self._hellos: dict[Path, Hello] = {}
-        self._look_at = 0.0
-        self._since: float | None = None
+        self._check_at = 0.0
+        self._training_since: float | None = None
         self._nvml: Nvml | None = None
         self._uuids: frozenset[str] = frozenset()
-        self._lead: Hello | None = None
+        self._first_hello: Hello | None = None
         self._journal: Journal | None = None
         self._devices: list[Device] = []
         self._step = 0
-        self._over = False
+        self._disabled = False
 
     def poll(self, streams: Iterable[Path], now: float) -> None:
         """Records new readings. streams: folders of the streams that are being shipped."""
-        if self._over:
+        if self._disabled:
             return
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._look(streams, now)
+        if now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            self._check_ranks(streams, now)
         if self._nvml is not None:
-            for said in self._nvml.take():
-                self._write(said)
+            for result in self._nvml.results():
+                self._record(result)
             if self._nvml is not None and self._nvml.hangs:
-                self._give_up("NVML does not answer: the driver hangs")
+                self._disable("NVML does not respond: the driver hangs")
 
     def stop(self) -> None:
         """Ends the stream. May be called twice."""
@@ -71,81 +71,85 @@ class Telemetry:
         if self._journal is not None:
             self._journal.append(Bye("closed", self._step, time.time_ns()))
             self._journal.close()
-        self._nvml = self._journal = self._since = None
+        self._nvml = self._journal = self._training_since = None
         self._uuids = frozenset()
 
-    def _look(self, streams: Iterable[Path], now: float) -> None:
-        training = [hello for each in streams if (hello := self._training(each)) is not None]
-        uuids = frozenset(one for hello in training for one in _uuids(hello))
+    def _check_ranks(self, streams: Iterable[Path], now: float) -> None:
+        hellos = [hello for stream in streams if (hello := self._training_rank(stream)) is not None]
+        uuids = frozenset(uuid for hello in hellos for uuid in _uuids(hello))
         if not uuids:
             self.stop()
             return
-        self._since = now if self._since is None else self._since
-        if uuids <= self._uuids or now - self._since < SETTLE_SECONDS:
+        self._training_since = now if self._training_since is None else self._training_since
+        if uuids <= self._uuids or now - self._training_since < SETTLE_SECONDS:
             return
         self.stop()  # a rank came later and needs a new stream, which includes its device
-        self._lead, self._uuids, self._since = training[0], uuids, now
+        self._first_hello, self._uuids, self._training_since = hellos[0], uuids, now
         self._nvml = Nvml(sorted(uuids))
 
-    def _training(self, stream: Path) -> Hello | None:
+    def _training_rank(self, stream: Path) -> Hello | None:
         """Returns the hello of a living rank whose run the collector knows; else None."""
         if stream not in self._hellos:
-            first = journal.schema_before(stream, 0)
-            if first is None:
+            first_hello = journal.schema_before(stream, 0)
+            if first_hello is None:
                 return None
-            self._hellos[stream] = first
+            self._hellos[stream] = first_hello
         hello = self._hellos[stream]
         trains = hello.role == "rank" and _uuids(hello) and journal.is_alive(stream)
         return hello if trains and journal.acknowledged(stream) else None
 
-    def _write(self, said: Said) -> None:
-        if isinstance(said, Off):
-            self._leave_alone(said)
-        elif isinstance(said, Read):
-            self._append(said)
+    def _record(self, result: Result) -> None:
+        if isinstance(result, Disabled):
+            self._record_disabled(result)
+        elif isinstance(result, DeviceReading):
+            self._append(result)
         else:
-            self._begin(list(said))
+            self._begin_stream(list(result))
 
-    def _begin(self, devices: list[Device]) -> None:
-        assert self._lead is not None
+    def _begin_stream(self, devices: list[Device]) -> None:
+        assert self._first_hello is not None
         if not devices:
-            self._give_up("none of them is there for NVML")
+            self._disable("NVML finds none of them")
             return
         name, now = uuid.uuid4().hex, time.time_ns()
         self._devices, self._step = devices, 0
-        schema = Schema(scalars=tuple(f"{reading}.{each.gpu}" for each in devices for reading in READINGS))
+        schema = Schema(scalars=tuple(f"{reading}.{device.gpu}" for device in devices for reading in READINGS))
         self._journal = Journal(self._run_folder / name)
-        told = replace(self._lead, stream=name, schema=schema, role="host", rank=0, pid=os.getpid(), started=now)
-        self._journal.hello(told)
-        self._journal.append(Event("devices.found", 0, now, {"devices": [asdict(each) for each in devices]}))
+        hello = replace(
+            self._first_hello, stream=name, schema=schema, role="host", rank=0, pid=os.getpid(), started=now
+        )
+        self._journal.hello(hello)
+        self._journal.append(Event("devices.found", 0, now, {"devices": [asdict(device) for device in devices]}))
 
-    def _append(self, read: Read) -> None:
+    def _append(self, reading: DeviceReading) -> None:
         if self._journal is None:
             return
-        names = (f"{reading}.{each.gpu}" for each in self._devices for reading in READINGS)
-        values = b"".join(struct.pack("<f", read.values[name]) if name in read.values else ABSENT for name in names)
-        self._journal.append(Steps(self._step, read.time, values))
+        read = reading.values
+        names = (f"{name}.{device.gpu}" for device in self._devices for name in READINGS)
+        values = b"".join(struct.pack("<f", read[name]) if name in read else ABSENT for name in names)
+        self._journal.append(Steps(self._step, reading.time, values))
         self._step += 1
 
-    def _leave_alone(self, off: Off) -> None:
-        if not off.gpu:
-            self._give_up(off.why)
+    def _record_disabled(self, disabled: Disabled) -> None:
+        gpu, reading, reason = disabled.gpu, disabled.reading, disabled.reason
+        if not gpu:
+            self._disable(reason)
             return
-        what = f"{off.reading or 'everything'} of device {off.gpu}"
-        self._say(f"nvml {off.gpu} {off.reading}", off.why, f"{what} is not read any more: {off.why}")
+        subject = f"{reading} of device {gpu}" if reading else f"device {gpu}"
+        self._log_state(f"nvml {gpu} {reading}", reason, f"{subject} is no longer read: {reason}")
         if self._journal is not None:
-            data = {"gpu": off.gpu, "reading": off.reading, "why": off.why}
+            data = {"gpu": gpu, "reading": reading, "why": reason}
             self._journal.append(Event("device.unreadable", self._step, time.time_ns(), data))
 
-    def _give_up(self, why: str) -> None:
+    def _disable(self, reason: str) -> None:
         """Stops device readings for the lifetime of this shipper."""
-        self._say("nvml", why, f"devices are not read: {why}")
+        self._log_state("nvml", reason, f"devices are not read: {reason}")
         if self._journal is not None:
-            gone = [math.nan] * len(self._devices) * len(READINGS)
-            self._journal.append(Steps(self._step, time.time_ns(), struct.pack(f"<{len(gone)}f", *gone)))
+            unknown = [math.nan] * len(self._devices) * len(READINGS)
+            self._journal.append(Steps(self._step, time.time_ns(), struct.pack(f"<{len(unknown)}f", *unknown)))
         self.stop()
-        self._over = True
+        self._disabled = True
 
 
 def _uuids(hello: Hello) -> list[str]:
-    return [each for each in hello.environment.get("device_uuid", "").split(",") if each]
+    return [uuid for uuid in hello.environment.get("device_uuid", "").split(",") if uuid]

@@ -11,19 +11,16 @@ import time
 from pathlib import Path
 
 from ammeter import journal
-from ammeter.shipper.disk_cap import Keeper
-from ammeter.shipper.process_death import Deaths
+from ammeter.shipper.disk_cap import SegmentCleaner
+from ammeter.shipper.process_death import DeathCauses, left_to_exit_watcher
 
 MIRROR_SECONDS = 0.5
 """Interval between two copies, which is how much of a journal is lost when the machine crashes."""
 
-WITNESS_SECONDS = 2.0
-"""How long a dead writer's stream is left to `ammeter run`, which knows what killed the writer and records it."""
-
 GIVE_UP_SECONDS = 3600.0
 """How long the disk may refuse data, while no writer lives, before the mirror leaves the data on tmpfs."""
 
-HURRY_SECONDS = 8.0
+EXIT_SECONDS = 8.0
 """Time left after SIGTERM for writers that the same signal ends."""
 
 
@@ -34,34 +31,35 @@ class Mirror:
         self._run_folder = run_folder
         self._dead_since: dict[Path, float] = {}
         self._deadline = float("inf")
-        self._deaths = Deaths()
+        self._deaths = DeathCauses()
 
     @property
-    def hurried(self) -> bool:
+    def exit_requested(self) -> bool:
         return self._deadline != float("inf")
 
     def has_work(self) -> bool:
         """Returns whether any stream of the run is on tmpfs."""
         return bool(self._streams())
 
-    def hurry(self) -> None:
+    def request_exit(self) -> None:
         """Requests an exit once every writer is gone, in a few seconds at most."""
         self._deaths.note_termination()
-        self._deadline = min(self._deadline, time.monotonic() + HURRY_SECONDS)
+        self._deadline = min(self._deadline, time.monotonic() + EXIT_SECONDS)
 
     def run(self) -> None:
         """Runs until nothing of the run is on tmpfs."""
-        refused_since = None
+        failing_since = None
         while time.monotonic() < self._deadline:
             try:
                 if not self.poll():
                     return
-                refused_since = None
+                failing_since = None
             except OSError as error:
-                if refused_since is None:
-                    print(time.strftime("%Y-%m-%d %H:%M:%S"), f"waits for the disk: {error}", flush=True)
-                    refused_since = time.monotonic()
-                if not self._lives() and time.monotonic() - refused_since > GIVE_UP_SECONDS:
+                if failing_since is None:
+                    line = f"the journal cannot be copied to disk yet: {error}"
+                    print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+                    failing_since = time.monotonic()
+                if not self._has_writer() and time.monotonic() - failing_since > GIVE_UP_SECONDS:
                     return
             time.sleep(MIRROR_SECONDS)
 
@@ -71,57 +69,54 @@ class Mirror:
         Raises:
             OSError: a stream could not be copied; the others were.
         """
-        refused: OSError | None = None
-        hot = self._streams()
-        for folder in hot:
+        failure: OSError | None = None
+        streams = self._streams()
+        for folder in streams:
             try:
-                self._bring(folder)
+                self._mirror(folder)
             except OSError as error:  # the other streams are still copied
-                refused = error
-        if refused:
-            raise refused
-        return bool(hot)
+                failure = error
+        if failure:
+            raise failure
+        return bool(streams)
 
     def _streams(self) -> list[Path]:
-        return [
-            each for each in journal.streams(self._run_folder) if (hot := journal.hot_folder(each)) and hot.is_dir()
-        ]
+        streams = journal.streams(self._run_folder)
+        return [stream for stream in streams if (hot := journal.hot_folder(stream)) and hot.is_dir()]
 
-    def _lives(self) -> bool:
-        return any(journal.is_alive(each) for each in self._streams())
+    def _has_writer(self) -> bool:
+        return any(journal.is_alive(stream) for stream in self._streams())
 
-    def _bring(self, folder: Path) -> None:
-        held = journal.lock(folder / "shipper")
-        if held is None:  # `ammeter ship` does it, or the writer itself at its end
+    def _mirror(self, folder: Path) -> None:
+        lock = journal.lock(folder / "shipper")
+        if lock is None:  # `ammeter ship` does it, or the writer itself at its end
             return
         try:
             if journal.is_alive(folder):
-                self._deaths.look(folder)
+                self._deaths.observe(folder)
                 *closed, last = journal.segments(folder) or [(0, folder / "none")]
                 for path in _on_tmpfs(closed, folder):
                     journal.move(path, folder)
                 for path in _on_tmpfs([last], folder):
                     journal.mirror(path, folder)
-            elif not self._left_to_witness(folder):
-                self._say_how_it_ended(folder)
-                Keeper(folder).finish()
+            elif not self._waits_for_cause(folder):
+                self._record_cause(folder)
+                SegmentCleaner(folder).finish()
         finally:
-            journal.unlock(held)
+            journal.unlock(lock)
 
-    def _say_how_it_ended(self, folder: Path) -> None:
+    def _record_cause(self, folder: Path) -> None:
         """Ends the stream if the cause of death is known.
 
         Otherwise the free lock is sufficient: it shows readers that the writer is gone.
         """
         ending = self._deaths.ending(folder)
-        if ending.by:
-            journal.settle(folder, time.time_ns(), ending)
+        if ending.ended_by:
+            journal.end_stream(folder, time.time_ns(), ending)
 
-    def _left_to_witness(self, folder: Path) -> bool:
-        since = self._dead_since.setdefault(folder, time.monotonic())
-        waited = time.monotonic() - since >= WITNESS_SECONDS
-        awaited = self._deaths.awaits(since)
-        return not waited and (awaited or journal.has_witness(folder.parent)) and not journal.ended(folder)
+    def _waits_for_cause(self, folder: Path) -> bool:
+        dead_since = self._dead_since.setdefault(folder, time.monotonic())
+        return left_to_exit_watcher(folder, dead_since, self._deaths)
 
 
 def _on_tmpfs(segments: list[tuple[int, Path]], folder: Path) -> list[Path]:

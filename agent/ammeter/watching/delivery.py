@@ -69,7 +69,7 @@ def _move_to_disk(folder: Path, seconds: float) -> None:
 
     Done before exit, because the container may end with this process.
     """
-    from ammeter.shipper.disk_cap import Keeper
+    from ammeter.shipper.disk_cap import SegmentCleaner
 
     deadline = time.monotonic() + seconds
     with suppress(OSError):  # the mirror keeps retrying
@@ -78,7 +78,7 @@ def _move_to_disk(folder: Path, seconds: float) -> None:
                 return
             time.sleep(0.01)
         try:
-            Keeper(folder).finish()
+            SegmentCleaner(folder).finish()
         finally:
             journal.unlock(lock)
 
@@ -102,7 +102,7 @@ def _warn_undelivered(folder: Path, settings: Settings) -> None:
 
     run_folder = folder.parent
     with suppress(Exception):  # the program's log handler may raise
-        lines = (run_folder / ship.LOG).read_text(errors="replace").splitlines()
+        lines = (run_folder / ship.LOG_NAME).read_text(errors="replace").splitlines()
         lines += [journal.refusal(folder)] if journal.refusal(folder) else []
         log.warning(
             "ammeter: after %g s %s has not acknowledged all of this run; the shipper retries. Its last message: %s. "

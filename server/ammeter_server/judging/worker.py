@@ -32,7 +32,7 @@ SILENCE_NS = 15 * 10**9
 """A shipper sends something every 2 s; after this silence the verdicts on silence are evaluated."""
 
 RETRY_NS = 30 * 10**9
-"""Longest pause of a shipper between two attempts: LAST_BACKOFF of ammeter.shipper.http."""
+"""Longest pause of a shipper between two attempts: MAX_BACKOFF_SECONDS of ammeter.shipper.answers."""
 
 TICK_NS = 5 * 10**9
 """Between two evaluations of the verdicts on silence."""

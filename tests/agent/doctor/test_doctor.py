@@ -18,6 +18,7 @@ from ammeter import doctor, journal
 from ammeter.doctor import folder
 from ammeter.doctor.line import Line
 from ammeter.doctor.page import show
+from ammeter.shipper.answers import DATA_STAYS
 from tests import parts
 from tests.agent.collector_double import collector_double
 
@@ -84,7 +85,7 @@ def test_on_a_machine_where_all_works_it_says_so_and_ends_with_0(tmp_path: Path)
     assert f"ok    python: Python {sys.version.split()[0]}" in done.stdout
     assert "ok    torch: " in done.stdout
     assert f"ok    journal: {os.environ['AMMETER_DIR']}, private, " in done.stdout
-    assert "note  collector: none is set" in done.stdout
+    assert "note  collector: not set; journals stay on this machine" in done.stdout
     assert "fail" not in done.stdout
     assert [] == list(Path(os.environ["AMMETER_DIR"]).iterdir())
 
@@ -92,9 +93,9 @@ def test_on_a_machine_where_all_works_it_says_so_and_ends_with_0(tmp_path: Path)
 def test_what_will_not_work_is_named_at_the_end_and_in_the_exit_code() -> None:
     done = call(AMMETER_URL="http://127.0.0.1:9")
     assert 1 == done.returncode
-    assert "fail  collector: http://127.0.0.1:9 does not answer: " in done.stdout
+    assert "fail  collector: http://127.0.0.1:9 does not respond: " in done.stdout
     assert "-> start the collector (ammeter-server serve), or check the port in AMMETER_URL" in done.stdout
-    assert done.stdout.endswith("This will not work: collector.\n")
+    assert done.stdout.endswith("This set-up does not work: collector.\n")
 
 
 def test_programs_read_it_as_json() -> None:
@@ -141,7 +142,7 @@ def test_being_disabled_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_that_cannot_be_written_fails() -> None:
     line = about("journal", list(folder.lines(Path("/proc/ammeter"))))
-    assert ("fail", "set AMMETER_DIR to a folder of yours") == (line.level, line.remedy)
+    assert ("fail", "set AMMETER_DIR to a folder that belongs to you") == (line.level, line.remedy)
     assert line.text.startswith("/proc/ammeter cannot be used (")
 
 
@@ -168,8 +169,8 @@ def test_a_collector_that_takes_what_we_send_is_fine(
     url, said = answers
     monkeypatch.setenv("AMMETER_TOKEN", "secret")
     lines = list(doctor.examine(url))
-    assert about("collector", lines).text.startswith(f"{url} is ready, ")
-    assert Line("ok", "token", "the collector takes runs with this token") == about("token", lines)
+    assert about("collector", lines).text.startswith(f"{url} is ready and answers in ")
+    assert Line("ok", "token", "the collector accepts runs with this token") == about("token", lines)
     ((path, authorization),) = said["seen"]
     assert path.endswith("frames?offset=0&end=0")
     assert "Bearer secret" == authorization
@@ -180,10 +181,8 @@ def test_a_token_that_is_not_taken_fails(answers: tuple[str, dict[str, Any]]) ->
     url, said = answers
     said["frames"] = 401, {"title": "Unauthorized", "detail": "the request has no token"}
     line = about("token", list(doctor.examine(url)))
-    assert ("fail", "the collector takes nothing with no token: 401 the request has no token") == (
-        line.level,
-        line.text,
-    )
+    text = "the collector rejects a request without a token: 401 the request has no token"
+    assert ("fail", text) == (line.level, line.text)
     assert "scope ingest" in line.remedy
 
 
@@ -191,18 +190,18 @@ def test_a_collector_that_has_more_than_it_was_sent_fails(answers: tuple[str, di
     url, said = answers
     said["frames"] = 200, {"offset": 2**63 - 1}
     line = about("token", list(doctor.examine(url)))
-    text = f"the collector says that it has {2**63 - 1} bytes of a run that nobody has begun"
+    text = f"the collector reports {2**63 - 1} bytes of a run that is empty"
     assert ("fail", text) == (line.level, line.text)
     assert line.remedy.startswith("check that AMMETER_URL")
 
 
-def test_a_run_that_the_collector_keeps_back_is_a_warning(tmp_path: Path) -> None:
-    assert [] == list(folder.kept_back(tmp_path))
+def test_a_run_that_the_collector_refuses_is_a_warning(tmp_path: Path) -> None:
+    assert [] == list(folder.refused_runs(tmp_path))
     for number, stream in enumerate(("a", "b")):
         (tmp_path / "run" / stream).mkdir(parents=True)
-        journal.note_refusal(tmp_path / "run" / stream, f"{stream} is not delivered; data is kept, see to it")
-        os.utime(tmp_path / "run" / stream / journal.REFUSED, (number, number))
-    (line,) = folder.kept_back(tmp_path)
+        journal.note_refusal(tmp_path / "run" / stream, f"{stream} is not delivered{DATA_STAYS}see to it")
+        os.utime(tmp_path / "run" / stream / journal.REFUSAL_FILE, (number, number))
+    (line,) = folder.refused_runs(tmp_path)
     assert Line("warn", "delivery", f"{tmp_path / 'run'}: b is not delivered, and 1 more", "see to it") == line
 
 
@@ -217,7 +216,7 @@ def test_what_is_no_collector_fails(answers: tuple[str, dict[str, Any]]) -> None
     url, said = answers
     said["ready"] = 200, {"welcome": "to somebody's page"}
     line = about("collector", list(doctor.examine(url)))
-    assert ("fail", "check AMMETER_URL: is it a collector's?") == (line.level, line.remedy)
+    assert ("fail", "check that AMMETER_URL is the address of a collector") == (line.level, line.remedy)
 
 
 def test_a_clock_that_goes_otherwise_is_a_warning(answers: tuple[str, dict[str, Any]]) -> None:
@@ -225,14 +224,14 @@ def test_a_clock_that_goes_otherwise_is_a_warning(answers: tuple[str, dict[str, 
     said["date"] = "Fri, 01 Jan 2100 00:00:00 GMT"
     line = about("clock", list(doctor.examine(url)))
     assert "warn" == line.level
-    assert line.text.startswith("the collector's is +")
+    assert line.text.startswith("the collector's clock is +")
 
 
 def test_a_name_that_nobody_knows_and_a_proxy_that_is_not_used_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     lines = list(doctor.examine("https://collector.invalid"))
     assert "check the name 'collector.invalid', or this machine's DNS" == about("collector", lines).remedy
-    assert "HTTPS_PROXY is set, and the shipper does not use it" == about("proxy", lines).text
+    assert "HTTPS_PROXY is set, but the shipper uses no proxy" == about("proxy", lines).text
 
 
 def test_what_speaks_no_tls_is_told_in_words(answers: tuple[str, dict[str, Any]]) -> None:
@@ -249,7 +248,7 @@ def test_a_terminal_obeys_nothing_that_a_server_says(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "\x1b[2J" not in said
     assert "\x07" not in said
-    assert "This will not work: collector." in said
+    assert "This set-up does not work: collector." in said
 
 
 def test_a_user_and_a_password_in_the_address_are_used_and_not_shown(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH, disabled, settings
+from ammeter.environment.settings import DEFAULT_BUDGET, DEFAULT_FLUSH_SECONDS, disabled, settings
 
 
 def test_without_a_word_the_journal_stays_at_home_and_nothing_is_sent() -> None:
     found = settings(environment={})
     assert (None, None, Path.home() / ".ammeter") == (found.url, found.token, found.dir)
-    assert (DEFAULT_BUDGET, DEFAULT_FLUSH) == (found.budget, found.flush)
+    assert (DEFAULT_BUDGET, DEFAULT_FLUSH_SECONDS) == (found.budget, found.flush)
 
 
 def test_every_setting_is_taken_from_the_environment() -> None:

@@ -19,21 +19,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def later(clock: list[float]) -> None:
-    clock[0] += directives.LOOK_SECONDS
+    clock[0] += directives.CHECK_SECONDS
 
 
 def test_what_the_shipper_leaves_is_taken_once(tmp_path: Path, clock: list[float]) -> None:
     asked = Directives(tmp_path)
-    assert [] == asked.take()
+    assert [] == asked.poll()
     journal.replace(tmp_path / "directives", b'[{"arm": "origin", "steps": 5}]')
-    assert [] == asked.take()
+    assert [] == asked.poll()
     later(clock)
-    assert [{"arm": "origin", "steps": 5}] == asked.take()
+    assert [{"arm": "origin", "steps": 5}] == asked.poll()
     later(clock)
-    assert [] == asked.take()
+    assert [] == asked.poll()
     journal.replace(tmp_path / "directives", b'[{"arm": "origin", "steps": 5}]')
     later(clock)
-    assert [{"arm": "origin", "steps": 5}] == asked.take()
+    assert [{"arm": "origin", "steps": 5}] == asked.poll()
 
 
 def test_the_file_is_looked_at_once_a_second(
@@ -49,7 +49,7 @@ def test_the_file_is_looked_at_once_a_second(
     monkeypatch.setattr(os, "stat", counted)
     asked = Directives(tmp_path)
     for _ in range(100):
-        asked.take()
+        asked.poll()
         clock[0] += 0.05
     assert 5 == len([args for args in looks if args == (tmp_path / "directives",)])
 
@@ -59,15 +59,15 @@ def test_a_file_that_is_none_of_the_shippers_asks_for_nothing(
     content: bytes, tmp_path: Path, clock: list[float]
 ) -> None:
     (tmp_path / "directives").write_bytes(content)
-    assert [] == Directives(tmp_path).take()
+    assert [] == Directives(tmp_path).poll()
 
 
 def test_a_link_is_not_followed(tmp_path: Path, clock: list[float]) -> None:
     (tmp_path / "elsewhere").write_text('[{"arm": "origin"}]')
     (tmp_path / "directives").symlink_to(tmp_path / "elsewhere")
-    assert [] == Directives(tmp_path).take()
+    assert [] == Directives(tmp_path).poll()
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, clock: list[float]) -> None:
     os.mkfifo(tmp_path / "directives")
-    assert [] == Directives(tmp_path).take()
+    assert [] == Directives(tmp_path).poll()

@@ -12,7 +12,7 @@ import pytest
 from ammeter import journal
 from ammeter.journal import segment_path
 from ammeter.report import diagnosis
-from ammeter.shipper.packing import parcel
+from ammeter.shipper.packing import build_payload
 from ammeter.wire import codec
 from ammeter.wire import frames as wire
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Schema, Steps, Tensor
@@ -99,7 +99,7 @@ def test_a_row_that_cannot_be_is_counted_and_costs_no_other(stream: Path, name: 
     write(stream, *HEALTHY, *ROWS[name])
     summary = diagnosis.diagnose(stream.parent).as_json()["summary"]
     assert (20, {"steps": 1, "events": 0}) == (summary["steps"], summary["lost"]["no-schema"])
-    packed = parcel(list(journal.read(stream)), None)
+    packed = build_payload(list(journal.read(stream)), None)
     assert ["no-schema"] == [gap.reason for gap in packed.gaps]
 
 

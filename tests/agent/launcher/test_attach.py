@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ammeter.launcher import SITE, supervisor
-from ammeter.launcher.notes import Note, Notes, started
-from ammeter.launcher.process_observer import Closed
-from ammeter.launcher.reasons import why
+from ammeter.launcher.launch_folder import LaunchFolder, Note, start_ticks
+from ammeter.launcher.process_scanner import UnwatchedPython
+from ammeter.launcher.reasons import explain
 from tests.agent.launching import TRAINS, launch
 from tests.agent.programs import Ended, steps
 from tests.house.tree import ROOT
@@ -141,7 +141,7 @@ def test_a_python_without_ammeter_is_named_with_the_remedy(bare: Path, tmp_path:
     found = _said([str(bare), "script.py"], tmp_path, PYTHONPATH=str(path))
     # Python names itself by the path of the environment
     assert f"ammeter is not installed in {bare}; run: {bare} -m pip install ammeter" == _why(found)
-    assert 1 == found.err.count("ammeter: not watched: ammeter is not installed")
+    assert 1 == found.err.count("ammeter: this program is not watched: ammeter is not installed")
 
 
 def test_a_program_that_has_no_stderr_runs_on_when_we_have_something_to_say(bare: Path, tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_a_torch_that_is_too_old_is_named(version: str, dynamo: bool, bare: Path
 def test_where_torch_is_missing_that_is_said(bare: Path, tmp_path: Path) -> None:
     found = _said([str(bare), "script.py"], tmp_path)
     assert 1 == found.code
-    assert f"torch is not installed in {bare}, where {bare} script.py asked for it" == _why(found)
+    assert f"torch is not installed in {bare}, and {bare} script.py imports it" == _why(found)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{python}", "-S", "script.py"], "python -S does not import site"),
-        (["{python}", "-I", "script.py"], "python -I does not look at PYTHONPATH"),
-        (["{python}", "-E", "script.py"], "python -E does not look at PYTHONPATH"),
-        (["bash", "-c", "{python} -I script.py; true"], "python -I does not look at PYTHONPATH"),
-        (["env", "-i", "{python}", "script.py"], "was started with its environment cleared"),
+        (["{python}", "-S", "script.py"], "python -S skips the module site"),
+        (["{python}", "-I", "script.py"], "python -I ignores PYTHONPATH"),
+        (["{python}", "-E", "script.py"], "python -E ignores PYTHONPATH"),
+        (["bash", "-c", "{python} -I script.py; true"], "python -I ignores PYTHONPATH"),
+        (["env", "-i", "{python}", "script.py"], "was started with a cleared environment"),
         (["bash", "-c", "PYTHONPATH=/opt/x {python} script.py"], "was started with another PYTHONPATH (/opt/x)"),
     ],
 )
@@ -196,13 +196,13 @@ def test_a_sitecustomize_that_stands_before_ours_is_named(bare: Path, tmp_path: 
     (tmp_path / "own" / "sitecustomize.py").write_text("")
     line = f"PYTHONPATH={tmp_path / 'own'}:$PYTHONPATH {bare} script.py"
     found = launch("time.sleep(0.8)", tmp_path, begin="import time\n", command=["bash", "-c", line]).end()
-    assert "reads another sitecustomize.py" in _why(found)
+    assert "loads another sitecustomize.py" in _why(found)
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("true", "no Python was started by the command, as far as could be seen"),
+        ("true", "the command started no Python process that Ammeter could find"),
         ("{python} -c pass", "{python} -c pass never imported torch"),
     ],
 )
@@ -238,67 +238,72 @@ def test_a_program_that_writes_its_own_journal_elsewhere_is_told_as_that(tmp_pat
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _closed(*words: str, torch: bool = True, own: bool = False, path: str = str(SITE)) -> Closed:
-    return Closed(7, words, frozenset({"AMMETER_LAUNCH"}), path, torch, own)
+def _unwatched(*words: str, torch: bool = True, own: bool = False, path: str = str(SITE)) -> UnwatchedPython:
+    return UnwatchedPython(7, words, frozenset({"AMMETER_LAUNCH"}), path, torch, own)
 
 
 def test_what_came_nearest_to_training_is_said_first() -> None:
     began = [Note(1, "began", "python a.py"), Note(2, "began", "python b.py")]
     armed = [*began, Note(2, "torch", ""), Note(2, "armed", "2.6.0")]
-    shut = _closed("python", "-I", "c.py")
-    assert why([], [*armed, Note(1, "refused", "no")], [shut], SITE, "")[0] == "no"
-    assert "c.py" in why([], armed, [shut], SITE, "")[0]
-    assert "b.py imported torch 2.6.0" in why([], armed, [_closed("python", "-I", "c.py", torch=False)], SITE, "")[0]
-    assert ["python a.py never imported torch"] == why([], began, [], SITE, "")
+    shut = _unwatched("python", "-I", "c.py")
+    assert explain([], [*armed, Note(1, "refused", "no")], [shut], SITE, "")[0] == "no"
+    assert "c.py" in explain([], armed, [shut], SITE, "")[0]
+    assert (
+        "b.py imported torch 2.6.0"
+        in explain([], armed, [_unwatched("python", "-I", "c.py", torch=False)], SITE, "")[0]
+    )
+    assert ["python a.py never imported torch"] == explain([], began, [], SITE, "")
 
 
 def test_a_python_that_is_part_of_a_program_is_told_as_that() -> None:
-    (said,) = why([], [], [_closed("./train", own=True)], SITE, "")
-    assert said.startswith("./train (process 7) carries a Python of its own")
+    (said,) = explain([], [], [_unwatched("./train", own=True)], SITE, "")
+    assert said.startswith("./train (process 7) embeds its own Python")
 
 
 def test_our_own_processes_are_no_reason() -> None:
-    (said,) = why([], [], [_closed("python", "-S", "-E", "-m", "ammeter.shipper.process", "/x", torch=False)], SITE, "")
-    assert said.startswith("no Python was started")
+    (said,) = explain(
+        [], [], [_unwatched("python", "-S", "-E", "-m", "ammeter.shipper.process", "/x", torch=False)], SITE, ""
+    )
+    assert said.startswith("the command started no Python process")
 
 
 def test_how_a_command_ended_is_said_in_words() -> None:
     assert ["", "ended with exit code 3", "was killed by SIGKILL"] == [
-        supervisor.ended(each) for each in (0, 3 << 8, 9)
+        supervisor.describe_end(status) for status in (0, 3 << 8, 9)
     ]
 
 
 def test_folders_of_launchers_that_were_killed_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path)
     everyone = tmp_path / f"ammeter-launches-{os.geteuid()}"
-    first = Notes()
+    first = LaunchFolder()
     assert first.path is not None
     assert everyone == first.path.parent
-    first.end()
+    first.remove()
     assert not everyone.exists()
     for name in (f"{os.getppid()}.1", "4194305.5", "words"):
         (everyone / name).mkdir(parents=True, exist_ok=True)
-    alive = everyone / f"{os.getppid()}.{started(os.getppid())}"
+    alive = everyone / f"{os.getppid()}.{start_ticks(os.getppid())}"
     alive.mkdir()
-    Notes().end()
+    LaunchFolder().remove()
     assert [alive.name] == [each.name for each in everyone.iterdir()]
     alive.rmdir()
 
 
 def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in another container with the same /dev/shm, whose process ids mean nothing here."""
-    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path)
     body = (
-        "import sys; from pathlib import Path; from ammeter.launcher import notes as noting\n"
-        "noting.SHARED_MEMORY, noting.started = Path(sys.argv[1]), lambda process: '1'\n"
-        "notes = noting.Notes(); print(notes.path, flush=True); sys.stdin.read(); notes.end()\n"
+        "import sys; from pathlib import Path; from ammeter.launcher import launch_folder\n"
+        "launch_folder.SHARED_MEMORY, launch_folder.start_ticks = Path(sys.argv[1]), lambda process: '1'\n"
+        "folder = launch_folder.LaunchFolder(); print(folder.path, flush=True); sys.stdin.read(); folder.remove()\n"
     )
     words = [sys.executable, "-c", body, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         folder = Path(other.stdout.readline().strip())
-        Notes().end()
+        LaunchFolder().remove()
         assert (folder / "notes").exists()
         other.stdin.close()
         other.wait(30)
@@ -308,11 +313,11 @@ def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeyp
 def test_where_shared_memory_is_not_ours_there_are_notes_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ammeter.launcher.notes.SHARED_MEMORY", tmp_path / "file")
+    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path / "file")
     (tmp_path / "file").write_text("")
-    notes = Notes()
+    notes = LaunchFolder()
     assert notes.path is not None
     (notes.path / "notes").write_text("12\tbegan\tpython x.py\nhalf a li\n12\tarmed\t2.6.0\n")
-    assert [Note(12, "began", "python x.py"), Note(12, "armed", "2.6.0")] == notes.read()
-    notes.end()
-    assert [] == notes.read()
+    assert [Note(12, "began", "python x.py"), Note(12, "armed", "2.6.0")] == notes.notes()
+    notes.remove()
+    assert [] == notes.notes()

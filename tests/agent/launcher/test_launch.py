@@ -427,7 +427,7 @@ def test_a_program_that_makes_optimizers_all_the_time_does_not_grow_its_journal(
 def test_a_fault_of_ours_is_one_line_and_the_program_goes_on(ended: Callable[[str], Ended]) -> None:
     found = ended("meets a fault of ours")
     assert (0, "done\n") == (found.code, found.out)
-    assert "ammeter: this run is not watched (RuntimeError: a fault of ours); training goes on" in found.err
+    assert "ammeter: this run is not watched (RuntimeError: a fault of ours); the training continues" in found.err
     assert "Traceback" not in found.err
 
 
@@ -483,8 +483,8 @@ def test_a_profiler_of_the_program_is_left_alone(ended: Callable[[str], Ended]) 
 
 BROKEN_OFF = {
     "falls off its end": "nothing wrong was found;",
-    "raises": "it raised ValueError: no such luck after step 4; nothing else wrong was found;",
-    "is interrupted": "it was interrupted after step 4; nothing else wrong was found;",
+    "raises": "the program raised ValueError: no such luck after step 4; nothing else wrong was found;",
+    "is interrupted": "the program was interrupted after step 4; nothing else wrong was found;",
 }
 
 
@@ -594,9 +594,14 @@ def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "environment", "code", "said"),
     [
-        ((), {}, 2, "no command is given, such as: ammeter run -- python train.py"),
+        ((), {}, 2, "the command is missing; use: ammeter run -- python train.py"),
         (("--", "no-such-program"), {}, 127, "'no-such-program' cannot be started: No such file or directory"),
-        (("--", "/etc/passwd"), {}, 126, "'/etc/passwd' cannot be started: Permission denied; chmod +x it?"),
+        (
+            ("--", "/etc/passwd"),
+            {},
+            126,
+            "'/etc/passwd' cannot be started: Permission denied; try: chmod +x",
+        ),
         (("--url", "ftp://x", "--", "true"), {}, 2, "url is 'ftp://x'; use http:// or https://"),
         (("--", "true"), {"AMMETER_BUDGET": "lots"}, 2, "AMMETER_BUDGET is 'lots'"),
         (("--budget", "7", "--", "true"), {}, 2, "budget is 7.0"),
@@ -698,7 +703,7 @@ def test_that_others_can_read_the_checkpoints_is_noted_once_for_a_project_and_is
     shutil.rmtree(place)
     assert [2, 1, 1] == [len(each) for each in ends], ends
     assert ["ammeter: nothing wrong was found"] * 2 == [each[0].partition(";")[0] for each in ends[:2]]
-    assert ends[0][1].startswith(f"ammeter: said once: The checkpoint {place}/run.pt, saved at step")
+    assert ends[0][1].startswith(f"ammeter: note, printed once: The checkpoint {place}/run.pt, saved at step")
     assert ends[2][0].startswith(
         "ammeter: Other users can read and replace the checkpoints (checkpoint-exposed, ticket);"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from ammeter.environment.cgroups import oom_kills
 from ammeter.launcher.command import python_options, runnable, value_of
-from ammeter.launcher.run_identity import run_of
+from ammeter.launcher.run_identity import determine_run
 
 
 @pytest.mark.parametrize(
@@ -63,31 +63,31 @@ def test_an_options_value_is_found_in_either_form(line: str) -> None:
 
 
 def test_each_command_is_a_run_of_its_own() -> None:
-    (one, _), (other, _) = (run_of({}, ["python", "train.py"]) for _ in range(2))
+    (one, _), (other, _) = (determine_run({}, ["python", "train.py"]) for _ in range(2))
     assert one is not None
     assert str(uuid.UUID(one)) == one != other
 
 
 def test_a_run_that_was_named_keeps_its_id_or_gets_one_from_its_name() -> None:
     said = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
-    assert (said, "") == run_of({"AMMETER_RUN_ID": said}, ["true"])
-    first, again = (run_of({"AMMETER_RUN_ID": "sweep 7"}, ["true"]) for _ in range(2))
+    assert (said, "") == determine_run({"AMMETER_RUN_ID": said}, ["true"])
+    first, again = (determine_run({"AMMETER_RUN_ID": "sweep 7"}, ["true"]) for _ in range(2))
     assert first == again
     assert "sweep 7" == first[1]
-    assert first[0] != run_of({"AMMETER_RUN_ID": "sweep 7", "AMMETER_PROJECT": "vision"}, ["true"])[0]
+    assert first[0] != determine_run({"AMMETER_RUN_ID": "sweep 7", "AMMETER_PROJECT": "vision"}, ["true"])[0]
 
 
 def test_the_tasks_of_a_slurm_step_are_one_run_and_its_steps_are_several() -> None:
     tasks = [{"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": str(n)} for n in (0, 1)]
-    one, other = (run_of(each, ["python", "train.py"]) for each in tasks)
+    one, other = (determine_run(each, ["python", "train.py"]) for each in tasks)
     assert one == other
-    assert one[0] != run_of({**tasks[0], "SLURM_STEP_ID": "1"}, ["python", "train.py"])[0]
+    assert one[0] != determine_run({**tasks[0], "SLURM_STEP_ID": "1"}, ["python", "train.py"])[0]
 
 
 def test_nodes_that_share_a_rendezvous_are_one_run() -> None:
     line = ["torchrun", "--nnodes", "2", "--rdzv-id", "job-7", "--rdzv-backend", "c10d", "train.py"]
-    assert run_of({}, line) == run_of({}, line)
-    assert run_of({}, line)[0] is not None
+    assert determine_run({}, line) == determine_run({}, line)
+    assert determine_run({}, line)[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_nodes_that_share_a_rendezvous_are_one_run() -> None:
     ],
 )
 def test_where_others_cannot_know_the_id_the_ranks_agree(environment: dict[str, str], line: str) -> None:
-    assert (None, "") == run_of(environment, line.split())
+    assert (None, "") == determine_run(environment, line.split())
 
 
 def test_one_node_is_not_several() -> None:
-    assert run_of({"WORLD_SIZE": "1"}, ["torchrun", "--nnodes", "1:1", "train.py"])[0] is not None
+    assert determine_run({"WORLD_SIZE": "1"}, ["torchrun", "--nnodes", "1:1", "train.py"])[0] is not None
 
 
 def test_the_kernels_count_is_read_from_either_version_of_control_groups(tmp_path: Path) -> None:

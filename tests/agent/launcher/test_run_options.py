@@ -12,7 +12,7 @@ from ammeter import launcher
 from ammeter.environment.command_line import parse
 from ammeter.environment.settings import launched
 from ammeter.journal.find import hello_of
-from ammeter.launcher.run_options import config_of, handed_on, tags_of
+from ammeter.launcher.run_options import encode_config, parse_tags, read_config
 from tests.agent import launching
 
 
@@ -52,16 +52,16 @@ def test_options_become_settings(words: str, expected: dict[str, Any]) -> None:
 )
 def test_a_config_is_read_from_json_toml_and_yaml(tmp_path: Path, name: str, body: str) -> None:
     (tmp_path / name).write_text(body)
-    assert {"lr": 0.1, "model": {"width": 64}} == config_of(str(tmp_path / name))
+    assert {"lr": 0.1, "model": {"width": 64}} == read_config(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
     ("name", "body", "error"),
     [
         ("a.ini", "", "ends in '.ini'; use .json, .toml, .yaml or .yml"),
-        ("a.json", "{", "cannot be understood"),
-        ("a.json", "[1]", "holds a list; settings are names with values"),
-        ("a.yaml", "a: [", "cannot be understood"),
+        ("a.json", "{", "cannot be parsed"),
+        ("a.json", "[1]", "contains a list; use a mapping of names to values"),
+        ("a.yaml", "a: [", "cannot be parsed"),
         ("none/a.json", None, "cannot be read: No such file or directory"),
     ],
 )
@@ -78,8 +78,8 @@ def test_a_config_that_cannot_be_read_is_a_wrong_call(
 def test_yaml_without_pyyaml_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.yaml").write_text("lr: 0.1")
     monkeypatch.setattr("ammeter.launcher.run_options.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="PyYAML is not installed beside ammeter; install it, or use JSON or TOML"):
-        config_of(str(tmp_path / "a.yaml"))
+    with pytest.raises(ValueError, match="PyYAML is not installed; install it, or use JSON or TOML"):
+        read_config(str(tmp_path / "a.yaml"))
 
 
 @pytest.mark.parametrize("said", ["team", "=vision", " =x", "better.val_accuracy=up"])
@@ -92,12 +92,12 @@ def test_a_tag_that_is_none_is_a_wrong_call(said: str, capsys: pytest.CaptureFix
 
 def test_what_is_handed_on_is_what_was_said(tmp_path: Path) -> None:
     tags, config = {"baseline": "monday", "note": "a=b"}, {"lr": 0.1, "name": 'q"ü'}
-    environment = {"AMMETER_TAGS": handed_on(tags), "AMMETER_CONFIG": handed_on(config)}
-    assert tags == tags_of(["baseline=monday", "note=a=b"])
+    environment = {"AMMETER_TAGS": encode_config(tags), "AMMETER_CONFIG": encode_config(config)}
+    assert tags == parse_tags(["baseline=monday", "note=a=b"])
     assert (tags, config) == (launched(environment).tags, launched(environment).config)
-    with pytest.raises(ValueError, match="at most"):
-        handed_on({"a": "x" * 100_000})
-    with pytest.raises(ValueError, match="AMMETER_TAGS is '\\[1\\]'; use an object in JSON"):
+    with pytest.raises(ValueError, match="use at most"):
+        encode_config({"a": "x" * 100_000})
+    with pytest.raises(ValueError, match="AMMETER_TAGS is '\\[1\\]'; use a JSON object"):
         launched({"AMMETER_TAGS": json.dumps([1])})
 
 

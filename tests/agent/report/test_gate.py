@@ -122,7 +122,7 @@ def test_a_run_that_is_broken_itself_is_outside(tmp_path: Path, capsys: Output) 
 def test_a_baseline_that_is_not_there_is_a_wrong_call(tmp_path: Path, capsys: Output) -> None:
     run = train(tmp_path, "twin")
     assert 2 == main(["gate", str(run), "monday"])
-    assert "no baseline 'monday' lies beside" in capsys.readouterr().err
+    assert "there is no baseline 'monday' in" in capsys.readouterr().err
     assert 2 == main(["gate", str(tmp_path / "nowhere"), "monday"])
     with pytest.raises(SystemExit) as left:
         main(["gate", str(run), "monday", "--drift", "much"])

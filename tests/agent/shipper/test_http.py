@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import email.utils
 import gzip
 import os
 import socket
@@ -19,11 +18,12 @@ import msgspec
 import pytest
 
 from ammeter.shipper import http
-from ammeter.shipper.http import Answer, Collector, answer, backoff, retry_seconds, slow
+from ammeter.shipper.answers import Answer
+from ammeter.shipper.http import Collector
 from ammeter.shipper.stream import Delivery
 from ammeter.wire.frames import Batch
 from tests.agent.collector_double import Reply, collector_double
-from tests.agent.ship_parts import RUN, STREAM, held, hello, row, writer
+from tests.agent.ship_parts import RUN, STREAM, hello, present_frames, row, writer
 from tests.parts import need
 
 
@@ -36,22 +36,6 @@ def test_a_batch_is_sent_with_its_range_and_the_token() -> None:
         got = Collector(double.url + "/", "secret", quiet).send(RUN, STREAM, 0, 7, Batch([hello()], backlog=3))
     assert Answer(200, "", 7) == got
     assert [("Bearer secret", 0, 7, 3)] == [(r.token, r.begin, r.end, r.batch.backlog) for r in double.requests]
-
-
-def test_an_acknowledgement_carries_directives() -> None:
-    said = answer(200, b'{"offset": 5, "directives": [{"arm": "origin"}]}')
-    assert (5, [{"arm": "origin"}]) == (said.offset, said.directives)
-
-
-@pytest.mark.parametrize("text", [b"<html>hello</html>", b"{}", b'{"offset": -1}', b""])
-def test_a_200_that_is_no_acknowledgement_does_not_count_as_one(text: bytes) -> None:
-    assert 404 == answer(200, text).status
-
-
-def test_a_problem_says_where_the_collector_is_and_which_item_it_refuses() -> None:
-    assert 12 == answer(409, b'{"title": "gap", "offset": 12}').offset
-    assert (3, "422 too wide") == (lambda a: (a.item, a.detail))(answer(422, b'{"detail": "too wide", "item": 3}'))
-    assert (None, "502") == (lambda a: (a.offset, a.detail))(answer(502, b"<html>bad gateway</html>"))
 
 
 def test_a_redirect_is_not_followed() -> None:
@@ -108,12 +92,13 @@ def test_a_collector_that_hangs_is_left_after_the_timeout() -> None:
     with collector_double() as double:
         double.script.append(Reply(hang=release))
         begun = time.monotonic()
-        assert 0 == Collector(double.url, None, quiet, read=0.2).send(RUN, STREAM, 0, 7, Batch()).status
+        assert 0 == Collector(double.url, None, quiet, read_seconds=0.2).send(RUN, STREAM, 0, 7, Batch()).status
         assert time.monotonic() - begun < 2
         release.set()
 
 
 WHOLE = b'HTTP/1.1 200 OK\r\ncontent-length: 31\r\n\r\n{"offset": 7, "directives": []}'
+
 DRIPS = {
     "in its status line": (b"", b"HTTP/1.1 200 OK OK OK OK OK OK OK OK OK OK OK OK OK OK OK OK"),
     "in its headers": (b"HTTP/1.1 200 OK\r\n", b"x-long: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
@@ -155,7 +140,7 @@ def dripping(first: bytes, rest: bytes, context: ssl.SSLContext | None = None) -
 def test_an_answer_that_drips_is_left_after_the_timeout_as_a_whole(where: str) -> None:
     with dripping(*DRIPS[where]) as url:
         begun = time.monotonic()
-        got = Collector(url, None, quiet, read=0.4).send(RUN, STREAM, 0, 7, Batch())
+        got = Collector(url, None, quiet, read_seconds=0.4).send(RUN, STREAM, 0, 7, Batch())
         assert 0 == got.status, got
         assert 0.3 < time.monotonic() - begun < 2
 
@@ -177,7 +162,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssl.SSLContext
 def test_an_answer_that_drips_through_tls_is_left_too(context: ssl.SSLContext) -> None:
     with dripping(*DRIPS["in its body"], context) as url:
         begun = time.monotonic()
-        got = Collector(url, None, quiet, read=0.4).send(RUN, STREAM, 0, 7, Batch())
+        got = Collector(url, None, quiet, read_seconds=0.4).send(RUN, STREAM, 0, 7, Batch())
         assert (0, True) == (got.status, "time" in got.detail), got
         assert 0.3 < time.monotonic() - begun < 2
 
@@ -189,7 +174,7 @@ def test_a_slow_answer_that_comes_in_time_is_taken_and_its_connection_used_again
     with dripping(WHOLE[:-10], WHOLE[-10:], request.getfixturevalue("context") if tls else None) as url:
         assert 7 == Collector(url, None, quiet).send(RUN, STREAM, 0, 7, Batch()).offset
     with collector_double() as double:
-        way = Collector(double.url, None, quiet, read=0.3)
+        way = Collector(double.url, None, quiet, read_seconds=0.3)
         for _ in range(4):  # each answer has its own time
             assert 200 == way.send(RUN, STREAM, 0, 7, Batch()).status
             time.sleep(0.1)
@@ -232,22 +217,6 @@ def test_an_answer_that_is_packed_is_not_unpacked() -> None:
         assert 404 == Collector(url, None, quiet).send(RUN, STREAM, 0, 7, Batch()).status
 
 
-def test_retry_after_is_read_as_seconds_or_a_date_and_is_bounded() -> None:
-    assert 3.0 == retry_seconds("3")
-    assert 600.0 == retry_seconds("86400")
-    assert retry_seconds("soon") is None
-    assert retry_seconds(None) is None
-    dated = retry_seconds(email.utils.formatdate(time.time() + 60, usegmt=True))
-    assert dated is not None
-    assert 50 < dated <= 60
-
-
-def test_waits_grow_from_a_quarter_of_a_second_to_thirty_and_are_spread() -> None:
-    assert all(0.125 <= backoff(1) <= 0.25 and 15 <= backoff(50) <= 30 for _ in range(50))
-    assert len({backoff(9) for _ in range(20)}) > 10
-    assert [1, 2, 5, 10, 30, 60, 60] == [slow(failures) for failures in range(1, 8)]
-
-
 def test_a_user_and_a_password_in_the_address_are_sent_where_there_is_no_token_and_told_nobody() -> None:
     secret, said = "pass" + "Word771", list[str]()
     with collector_double() as double:
@@ -278,4 +247,4 @@ def test_a_run_that_was_deleted_is_given_up_and_its_journal_stays(tmp_path: Path
         opened.close()
     assert "was deleted here" in said[-1]
     assert f"its journal stays in {opened.folder}" in said[-1]
-    assert [row(0)] == held(opened.folder)[1:]
+    assert [row(0)] == present_frames(opened.folder)[1:]

@@ -15,12 +15,12 @@ READ = """
 import sys, time
 from ammeter.shipper import nvml
 nvml.HANG_SECONDS = 1.0
-reader = nvml.Nvml(sys.argv[2:], every=0.005)
+reader = nvml.Nvml(sys.argv[2:], interval_seconds=0.005)
 until, rounds = time.monotonic() + 10, 0
 while rounds < int(sys.argv[1]) and time.monotonic() < until and not reader.hangs:
-    for said in reader.take():
-        rounds += isinstance(said, nvml.Read) or (isinstance(said, nvml.Off) and not said.gpu)
-        print(said if not isinstance(said, nvml.Read) else said.values)
+    for said in reader.results():
+        rounds += isinstance(said, nvml.DeviceReading) or (isinstance(said, nvml.Disabled) and not said.gpu)
+        print(said if not isinstance(said, nvml.DeviceReading) else said.values)
     time.sleep(0.001)
 print("hangs" if reader.hangs else "answers")
 reader.stop()
@@ -50,23 +50,27 @@ def test_the_devices_with_these_uuids_are_read_in_base_units(library: FakeNvml) 
 
 
 @pytest.mark.parametrize(
-    ("answers", "reading", "why"),
+    ("answers", "reading", "reason"),
     [
         ({"power": "unsupported"}, "power_watts", "NVMLError_NotSupported: Not Supported"),
         ({"utilization": "lost"}, "utilization", "NVMLError_GpuIsLost: GPU is lost"),
-        ({"power": "4294967295"}, "power_watts", "ValueError: it says 4294967295 mW, more than 20000000"),
-        ({"memory": "18446744073709551615"}, "memory_used_bytes", "ValueError: it says 18446744073709551615 bytes"),
+        ({"power": "4294967295"}, "power_watts", "ValueError: the driver reports 4294967295 mW, more than 20000000"),
+        (
+            {"memory": "18446744073709551615"},
+            "memory_used_bytes",
+            "ValueError: the driver reports 18446744073709551615 bytes",
+        ),
     ],
 )
 def test_a_reading_that_fails_or_lies_is_unknown_then_left_alone_and_said_once(
-    library: FakeNvml, answers: dict[str, str], reading: str, why: str
+    library: FakeNvml, answers: dict[str, str], reading: str, reason: str
 ) -> None:
     library.set(**answers)
     _, *lines, end = said(library.folder, UUIDS[0], rounds=6)
-    told = [line for line in lines if line.startswith("Off")]
+    told = [line for line in lines if line.startswith("Disabled")]
     assert 1 == len(told)
-    assert f"gpu='0', reading='{reading}', why={why!r}"[:-1] in told[0]
-    values = [line for line in lines if not line.startswith("Off")]
+    assert f"gpu='0', reading='{reading}', reason={reason!r}"[:-1] in told[0]
+    values = [line for line in lines if not line.startswith("Disabled")]
     assert [True] * 3 + [False] * 3 == [f"'{reading}.0': nan" in line for line in values]
     assert [True] * 3 + [False] * 3 == [f"'{reading}.0'" in line for line in values]
     assert all("'temperature_celsius.0': 61.0" in line for line in values)
@@ -81,7 +85,7 @@ def test_a_driver_that_hangs_is_noticed_by_who_does_not_wait_for_it(library: Fak
 
 def test_a_device_that_nvml_does_not_know_is_said_and_the_others_are_read(library: FakeNvml) -> None:
     unknown, found, _, end = said(library.folder, "GPU-0", UUIDS[0])
-    assert "Off(gpu='GPU-0', reading='', why='NVMLError_NotFound: " in unknown
+    assert "Disabled(gpu='GPU-0', reading='', reason='NVMLError_NotFound: " in unknown
     assert (True, "answers") == ("gpu='0'" in found, end)
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ammeter.journal import Entry
-from ammeter.shipper.packing import MAX_ROWS, fitting, parcel
+from ammeter.shipper.packing import MAX_ROWS, build_payload, count_fitting
 from ammeter.wire.columns import unpack
 from ammeter.wire.frames import Block, Frame, Hello, Lost, Schema, Steps
 from tests.agent.ship_parts import SCHEMA, event, hello, row
@@ -17,7 +17,7 @@ def entries(*frames: Frame) -> list[Entry]:
 
 
 def test_rows_in_a_row_become_one_block_and_events_stay_between() -> None:
-    made = parcel(entries(hello(), row(0), row(1), event(1), row(2)), None)
+    made = build_payload(entries(hello(), row(0), row(1), event(1), row(2)), None)
     first, block, happened, last = made.items
     assert hello() == first
     assert event(1) == happened
@@ -30,53 +30,53 @@ def test_rows_in_a_row_become_one_block_and_events_stay_between() -> None:
 
 def test_a_hole_becomes_a_gap_and_does_not_cut_a_block() -> None:
     hole = Lost("journal-thinned", 9, 0, 50, 200)
-    made = parcel(entries(row(0), hole, row(10)), SCHEMA)
+    made = build_payload(entries(row(0), hole, row(10)), SCHEMA)
     assert [Lost("journal-thinned", 9, 0, 100, 200)] == made.gaps
     assert [2] == [item.rows for item in made.items if isinstance(item, Block)]
     assert [(0, 300)] == made.ranges
 
 
 def test_a_loss_without_a_range_is_an_item() -> None:
-    made = parcel(entries(Lost("journal-cap", 9)), SCHEMA)
+    made = build_payload(entries(Lost("journal-cap", 9)), SCHEMA)
     assert [Lost("journal-cap", 9)] == made.items
     assert [] == made.gaps
 
 
 def test_a_refused_frame_is_declared_and_counted() -> None:
-    made = parcel(entries(row(0), row(1), event(1)), SCHEMA, {100, 200})
+    made = build_payload(entries(row(0), row(1), event(1)), SCHEMA, {100, 200})
     assert [Lost("rejected", 1, 0, 100, 200), Lost("rejected", 0, 1, 200, 300)] == made.gaps
     assert [1] == [item.rows for item in made.items if isinstance(item, Block)]
 
 
 def test_rows_behind_a_refused_hello_are_gaps_because_nobody_knows_their_columns() -> None:
-    made = parcel(entries(row(0), hello(), row(1)), SCHEMA, {100})
+    made = build_payload(entries(row(0), hello(), row(1)), SCHEMA, {100})
     assert [Lost("rejected", 0, 0, 100, 200), Lost("no-schema", 1, 0, 200, 300)] == made.gaps
     assert [(0, 100)] == made.ranges
 
 
 @pytest.mark.parametrize("values", [bytes(61), bytes(64)], ids=["half a float", "a column too many"])
 def test_a_row_that_does_not_fit_its_columns_is_a_gap(values: bytes) -> None:
-    made = parcel(entries(Steps(0, 0, values), row(1)), SCHEMA)
+    made = build_payload(entries(Steps(0, 0, values), row(1)), SCHEMA)
     assert [Lost("no-schema", 1, 0, 0, 100)] == made.gaps
     assert [(100, 200)] == made.ranges
 
 
 def test_steps_that_go_back_begin_a_new_block() -> None:
-    made = parcel(entries(row(5), row(6), row(2)), SCHEMA)
+    made = build_payload(entries(row(5), row(6), row(2)), SCHEMA)
     assert [2, 1] == [item.rows for item in made.items if isinstance(item, Block)]
 
 
 def test_a_request_carries_at_most_a_thousand_rows() -> None:
-    assert MAX_ROWS == fitting(entries(*(row(step) for step in range(MAX_ROWS + 5))), SCHEMA, 10**9)
+    assert MAX_ROWS == count_fitting(entries(*(row(step) for step in range(MAX_ROWS + 5))), SCHEMA, 10**9)
 
 
 def test_a_request_unpacks_to_at_most_eight_megabytes() -> None:
     wide = Schema(scalars=tuple(map(str, range(2**19))))
     wide_hello: Hello = msgspec.structs.replace(hello(), schema=wide)
-    assert 4 == fitting(entries(wide_hello, *(Steps(step, 0, b"") for step in range(9))), None, 10**9)
+    assert 4 == count_fitting(entries(wide_hello, *(Steps(step, 0, b"") for step in range(9))), None, 10**9)
 
 
 def test_a_request_carries_at_least_one_frame_and_no_more_journal_than_told() -> None:
     several = entries(row(0), row(1), row(2))
-    assert [1, 1, 2, 3] == [fitting(several, SCHEMA, most) for most in (1, 100, 200, 300)]
-    assert 0 == fitting([], SCHEMA, 100)
+    assert [1, 1, 2, 3] == [count_fitting(several, SCHEMA, most) for most in (1, 100, 200, 300)]
+    assert 0 == count_fitting([], SCHEMA, 100)

@@ -14,10 +14,10 @@ import pytest
 from ammeter import journal
 from ammeter.environment import identity
 from ammeter.environment.cgroups import CGROUPS, memory_limit
-from ammeter.launcher.termination_source import Asked, Received
+from ammeter.launcher.termination_source import Received, SignalRecord
 from ammeter.report import diagnosis
 from ammeter.shipper import process_death
-from ammeter.shipper.process_death import Deaths
+from ammeter.shipper.process_death import DeathCauses
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.launching import launch
 from tests.agent.programs import Program, start
@@ -158,7 +158,7 @@ def mirror_of(program: Program, seconds: float = 60) -> int:
     (run,) = program.folder.iterdir()
     lock = run / f"mirror.{identity.host()}.lock"
     deadline = time.monotonic() + seconds
-    while not (process := lock.exists() and journal.holder(lock)):
+    while not (process := lock.exists() and journal.lock_owner(lock)):
         assert time.monotonic() < deadline, f"no mirror within {seconds:.0f} s"
         time.sleep(0.02)
     return process
@@ -184,9 +184,9 @@ def test_of_a_process_that_went_alone_nothing_is_claimed(name: str, tmp_path: Pa
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def asked(*received: tuple[int, int, str]) -> Asked:
+def record_of(*received: tuple[int, int, str]) -> SignalRecord:
     now = time.monotonic()
-    return Asked([Received(number, now, process, name) for number, process, name in received])
+    return SignalRecord([Received(number, now, process, name) for number, process, name in received])
 
 
 TERM, CONT = int(signal.SIGTERM), int(signal.SIGCONT)
@@ -216,13 +216,13 @@ PODS = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 def test_who_told_it_to_end_is_said_where_signals_and_environment_say_it(
     expected: str, signals: list[tuple[int, int, str]], environment: dict[str, str], now: float
 ) -> None:
-    assert expected == asked(*signals).by(environment, now)
+    assert expected == record_of(*signals).ended_by(environment, now)
 
 
 def test_a_sigterm_of_long_ago_has_ended_nothing() -> None:
-    old = Asked([Received(TERM, time.monotonic() - 200, 9, "slurmstepd")])
-    assert old.last() is None
-    assert "sigterm" == old.by({"SLURM_JOB_ID": "7"}, 0)
+    old = SignalRecord([Received(TERM, time.monotonic() - 200, 9, "slurmstepd")])
+    assert old.last_sigterm() is None
+    assert "sigterm" == old.ended_by({"SLURM_JOB_ID": "7"}, 0)
 
 
 def test_the_lowest_limit_above_a_process_counts(tmp_path: Path) -> None:
@@ -250,13 +250,13 @@ def dead(tmp_path: Path) -> Iterator[Callable[[list[int | None]], str]]:
     def judge(counts: list[int | None]) -> str:
         seen = iter(counts)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process_death, "LOOK_SECONDS", 0.0)
+            patch.setattr(process_death, "COUNT_SECONDS", 0.0)
             patch.setattr(process_death, "oom_kills", lambda _: next(seen))
-            beside = Deaths()
+            beside = DeathCauses()
             for _ in counts[2:]:
-                beside.look(stream)
+                beside.observe(stream)
             program.process.kill()
-            return beside.ending(stream).by
+            return beside.ending(stream).ended_by
 
     yield judge
     program.end()

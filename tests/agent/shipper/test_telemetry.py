@@ -17,14 +17,14 @@ from ammeter.journal import Journal
 from ammeter.wire import columns
 from ammeter.wire.frames import Bye, Event, Frame, Hello, Steps
 from tests.agent.fake_nvml import MODEL, UUIDS, FakeNvml
-from tests.agent.ship_parts import RUN, held, hello
+from tests.agent.ship_parts import RUN, hello, present_frames
 
 READ = """
 import sys, time
 from pathlib import Path
 from ammeter import journal
 from ammeter.shipper import nvml, telemetry
-nvml.HANG_SECONDS, telemetry.SETTLE_SECONDS, telemetry.LOOK_SECONDS = 1.0, 0.0, 0.0
+nvml.HANG_SECONDS, telemetry.SETTLE_SECONDS, telemetry.CHECK_SECONDS = 1.0, 0.0, 0.0
 nvml.READ_SECONDS = float(sys.argv[3])
 folder = Path(sys.argv[1])
 shows = lambda about, state, line: print(line)
@@ -58,7 +58,7 @@ def read(folder: Path, seconds: float = 3.0, every: float = 5.0) -> tuple[list[l
     command = [sys.executable, "-c", READ, str(folder / RUN), str(seconds), str(every)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stderr)
-    streams = [held(each) for each in journal.streams(folder / RUN)]
+    streams = [present_frames(each) for each in journal.streams(folder / RUN)]
     return [each for each in streams if isinstance(each[0], Hello) and each[0].role == "host"], done.stdout.splitlines()
 
 
@@ -89,7 +89,7 @@ def test_a_driver_that_hangs_ends_the_stream_with_nothing_known_and_is_said_once
     values = columns.view(first.schema, [row]).values
     assert columns.measured(values).all()
     assert all(map(math.isnan, values[:, 0].tolist()))
-    assert (True, ["devices are not read: NVML does not answer: the driver hangs"]) == (isinstance(last, Bye), lines)
+    assert (True, ["devices are not read: NVML does not respond: the driver hangs"]) == (isinstance(last, Bye), lines)
     alone.close()
 
 
@@ -116,5 +116,5 @@ def test_a_reading_that_is_left_alone_is_in_the_stream_and_in_the_log_once(libra
     (told,) = [each for each in frames if isinstance(each, Event)]
     why = "NVMLError_NotSupported: Not Supported"
     assert ("device.unreadable", {"gpu": "0", "reading": "power_watts", "why": why}) == (told.name, told.data)
-    assert [f"power_watts of device 0 is not read any more: {why}"] == lines
+    assert [f"power_watts of device 0 is no longer read: {why}"] == lines
     alone.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -15,8 +14,7 @@ import pytest
 from ammeter import journal
 from ammeter.environment import identity
 from ammeter.journal import Journal
-from ammeter.shipper import process, tmpfs_mirror
-from ammeter.shipper.leftovers import bring_stragglers
+from ammeter.shipper import process, process_death, tmpfs_mirror
 from ammeter.shipper.tmpfs_mirror import Mirror
 from ammeter.wire.frames import Frame
 from tests.agent import programs
@@ -98,13 +96,13 @@ def test_a_dead_writers_stream_waits_for_the_witness_who_says_how_it_ended(
 ) -> None:
     writer.append(row(0))
     writer.close()
-    held = journal.lock(journal.witness_path(writer.folder.parent))
+    held = journal.lock(journal.exit_watcher_path(writer.folder.parent))
     assert held is not None
     try:
         of_run = Mirror(writer.folder.parent)
         assert of_run.poll()
         assert of_run.poll()
-        assert journal.settle(writer.folder, 1, journal.Ending("killed by SIGKILL"))
+        assert journal.end_stream(writer.folder, 1, journal.Ending("killed by SIGKILL"))
         of_run.poll()
         assert not of_run.poll()
     finally:
@@ -115,9 +113,9 @@ def test_a_dead_writers_stream_waits_for_the_witness_who_says_how_it_ended(
 def test_a_witness_that_says_nothing_is_not_waited_for_forever(
     writer: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tmpfs_mirror, "WITNESS_SECONDS", 0.0)
+    monkeypatch.setattr(process_death, "EXIT_WATCHER_SECONDS", 0.0)
     writer.close()
-    held = journal.lock(journal.witness_path(writer.folder.parent))
+    held = journal.lock(journal.exit_watcher_path(writer.folder.parent))
     assert held is not None
     try:
         Mirror(writer.folder.parent).run()
@@ -152,7 +150,7 @@ def test_a_disk_that_refuses_is_asked_again(
     monkeypatch.setattr(tmpfs_mirror, "MIRROR_SECONDS", 0.001)
     Mirror(writer.folder.parent).run()
     assert not hot.exists()
-    assert 1 == capsys.readouterr().out.count("waits for the disk: no space left")
+    assert 1 == capsys.readouterr().out.count("the journal cannot be copied to disk yet: no space left")
 
 
 def test_a_disk_that_refuses_for_an_hour_is_given_up(
@@ -167,7 +165,7 @@ def test_a_disk_that_refuses_for_an_hour_is_given_up(
 
 
 def _mirrors(run_folder: Path) -> int:
-    return journal.holder(run_folder / f"mirror.{identity.host()}.lock") or 0
+    return journal.lock_owner(run_folder / f"mirror.{identity.host()}.lock") or 0
 
 
 def test_one_process_per_run_is_started_is_nobodys_child_and_leaves_with_the_last_writer(
@@ -185,7 +183,7 @@ def test_one_process_per_run_is_started_is_nobodys_child_and_leaves_with_the_las
     writer.close()
     until(lambda: not Path(f"/proc/{only}").exists())
     assert not hot.exists()
-    assert "" == (run_folder / process.LOG).read_text()
+    assert "" == (run_folder / process.LOG_NAME).read_text()
 
 
 def test_a_mirror_that_is_told_to_end_sees_its_writer_off_first(writer: Journal, run_folder: Path, hot: Path) -> None:
@@ -268,9 +266,9 @@ def test_a_mirror_that_was_killed_costs_no_row(tmp_path: Path) -> None:
         import time
         from ammeter.environment import identity; from ammeter import journal
         lock = run._session.journal.folder.parent / f"mirror.{identity.host()}.lock"
-        while not journal.holder(lock):
+        while not journal.lock_owner(lock):
             time.sleep(0.01)
-        os.kill(journal.holder(lock), signal.SIGKILL)
+        os.kill(journal.lock_owner(lock), signal.SIGKILL)
         for _ in range(200):
             step()
         """,
@@ -278,59 +276,3 @@ def test_a_mirror_that_was_killed_costs_no_row(tmp_path: Path) -> None:
     ).end()
     assert time.monotonic() - began < 60
     assert list(range(200)) == programs.steps(ended.stream())
-
-
-# -- what earlier runs left ------------------------------------------------------------------------------------------
-
-
-def left_behind(tmp_path: Path, name: str) -> tuple[Path, Path]:
-    """(the folder, the folder on tmpfs) of a stream of an earlier run whose mirror was killed."""
-    run_folder = journal.private_folder(tmp_path / name)
-    hot = journal.private_folder(tmp_path / "tmpfs" / name) / STREAM
-    opened = Journal(run_folder / STREAM, hot=hot, hot_bytes=100_000)
-    opened.hello(hello(host=identity.host()))
-    opened.append(row(0))
-    opened.close()
-    return opened.folder, hot
-
-
-@pytest.fixture
-def now(tmp_path: Path, run_folder: Path) -> Iterator[Path]:
-    """The folder of a run that begins later."""
-    hot = journal.private_folder(tmp_path / "tmpfs" / RUN) / STREAM
-    opened = Journal(run_folder / STREAM, hot=hot, hot_bytes=100_000)
-    opened.hello(hello(host=identity.host()))
-    yield run_folder
-    assert hot.exists()
-    opened.close()
-
-
-def test_the_next_run_brings_home_what_an_earlier_one_left_on_tmpfs(now: Path, tmp_path: Path) -> None:
-    folder, hot = left_behind(tmp_path, "earlier")
-    before = [entry.frame for entry in journal.read(folder)]
-    bring_stragglers(now)
-    assert not hot.parent.exists()
-    assert 2 == len(before)
-    assert before == [entry.frame for entry in journal.read(folder)]
-
-
-def test_what_somebody_still_writes_or_ships_or_waits_for_stays(now: Path, tmp_path: Path) -> None:
-    for number, path in enumerate(("alive", "shipper", f"../witness.{identity.host()}.1")):
-        folder, hot = left_behind(tmp_path, f"earlier{number}")
-        held = journal.lock(folder / path)
-        assert held is not None
-        bring_stragglers(now)
-        assert hot.exists()
-        journal.unlock(held)
-
-
-def test_what_has_no_home_any_more_is_deleted_after_a_week(now: Path, tmp_path: Path) -> None:
-    folder, hot = left_behind(tmp_path, "earlier")
-    shutil.rmtree(folder.parent)
-    bring_stragglers(now)
-    assert hot.exists()
-    long_ago = time.time() - 8 * 86_400
-    for path in (*hot.iterdir(), hot):
-        os.utime(path, (long_ago, long_ago))
-    bring_stragglers(now)
-    assert not hot.parent.exists()

@@ -92,5 +92,5 @@ def test_a_launched_run_is_silenced_to_its_end_and_in_its_record(tmp_path: Path,
     options = [word for name in names for word in ("--silence", name)]
     found = launch(SPOILS, tmp_path / "quiet", options=options).end()
     last = found.err.splitlines()[-1]
-    assert "ammeter: nothing wrong was found beside what is silenced: nonfinite-" in last
+    assert "ammeter: nothing wrong was found, apart from silenced verdicts: nonfinite-" in last
     assert [] == as_json(capsys, found.folder)["findings"]

@@ -20,7 +20,7 @@ import ammeter
 from ammeter import journal
 from ammeter.journal import Entry, Journal
 from ammeter.recording.budget import PRESETS
-from ammeter.shipper.packing import fitting, parcel
+from ammeter.shipper.packing import build_payload, count_fitting
 from ammeter.wire import codec
 from ammeter.wire import frames as wire
 from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost, Schema, Steps, Tensor
@@ -50,8 +50,8 @@ def batches(
     """What a shipper makes of a stream, with where it begins and ends; most: bytes of journal at a time, in turn."""
     schema, left, number = None, list(entries), 0
     while left:
-        count = fitting(left, schema, most[number % len(most)])
-        packed = parcel(left[:count], schema, refused)
+        count = count_fitting(left, schema, most[number % len(most)])
+        packed = build_payload(left[:count], schema, refused)
         yield Batch(packed.items, packed.gaps), left[0].begin, left[count - 1].end
         for entry in left[:count]:
             if isinstance(entry.frame, Hello):

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ammeter import verdicts
-from ammeter.shipper.http import LAST_BACKOFF
+from ammeter.shipper.answers import MAX_BACKOFF_SECONDS
 from ammeter.wire import columns, frames
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
@@ -122,7 +122,7 @@ def test_the_collectors_own_silence_is_not_held_against_a_stream(store: Store) -
 
 
 def test_a_shipper_retries_within_the_pause_that_the_collector_allows_after_a_start() -> None:
-    assert LAST_BACKOFF * 1e9 <= RETRY_NS
+    assert MAX_BACKOFF_SECONDS * 1e9 <= RETRY_NS
 
 
 def test_a_stream_that_began_after_the_start_is_lost_without_that_pause(store: Store) -> None:

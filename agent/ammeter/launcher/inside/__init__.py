@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ammeter.environment.settings import disabled, launched
-from ammeter.launcher.inside.auto_watch import StandIn
-from ammeter.launcher.inside.discovery import Found
+from ammeter.launcher.inside.auto_watch import AutoWatcher
 from ammeter.watching.handle import auto_watchers
 
-__all__ = ["Found", "arm"]
+__all__ = ["arm"]
 
 
 def arm(note: Callable[..., None]) -> None:
@@ -26,6 +25,6 @@ def arm(note: Callable[..., None]) -> None:
     if disabled():
         note("failed", "AMMETER_DISABLE is set")
         return
-    stand_in = StandIn(launched(), note)
-    auto_watchers.append(stand_in.make_way)
-    stand_in.attach()
+    watcher = AutoWatcher(launched(), note)
+    auto_watchers.append(watcher.stop)
+    watcher.attach()

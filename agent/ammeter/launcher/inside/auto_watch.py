@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ammeter.environment import identity
 from ammeter.environment.settings import Launched, settings
-from ammeter.launcher.inside.discovery import Found, find, is_wrapped
+from ammeter.launcher.inside.discovery import TrainingObjects, find_training, is_wrapped
 from ammeter.launcher.inside.sigterm_note import note_termination
 from ammeter.probes.profiling import Profiling
 from ammeter.recording.session import Session
@@ -29,115 +29,112 @@ from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.watching import setup
 from ammeter.watching.handle import Run
 
-MAX_LATER_OPTIMIZERS = 8
+MAX_ADDED_OPTIMIZERS = 8
 """Limit of optimizers that are added after the start, so that a program that creates one at each step is not slowed
 down."""
 
 
-class StandIn:
+class AutoWatcher:
     """Starts a run when training begins.
 
-    attach() installs the hooks; make_way() ends the automatic run for good.
+    attach() installs the hooks; stop() ends the automatic run for good.
     """
 
-    def __init__(self, said: Launched, note: Callable[..., None]) -> None:
-        self._said = said
+    def __init__(self, options: Launched, note: Callable[..., None]) -> None:
+        self._options = options
         self._note = note
         self._run: Run | None = None
         self._session: Session | None = None
-        self._over = False
-        self._later = 0
-        self._looked = False
-        self._hook: Any = None
-        self._after: Any = None
-        self._waiting: list[Any] = []
+        self._stopped = False
+        self._added_optimizers = 0
+        self._searched = False
+        self._step_hook: Any = None
+        self._after_step_hook: Any = None
+        self._start_patches: list[Any] = []
 
     def attach(self) -> None:
-        self._hook = register_optimizer_step_pre_hook(self._guarded(self._steps))
-        self._wait_for_scaler()
-        os.register_at_fork(after_in_child=self._in_forked_child)
+        self._step_hook = register_optimizer_step_pre_hook(self._safe(self._before_step))
+        self._patch_scaler()
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
 
-    def make_way(self) -> None:
+    def stop(self) -> None:
         """Ends the automatic run, because the program calls ammeter.watch() itself."""
-        self._over = True
+        self._stopped = True
         self._note("own")
         run, self._run, self._session = self._run, None, None
-        self._stop_waiting()
+        while self._start_patches:
+            self._start_patches.pop().remove()
         if run is not None:
             run.close()
 
-    def _wait_for_scaler(self) -> None:
+    def _patch_scaler(self) -> None:
         kind = torch.amp.GradScaler
-        self._looked = False
-        self._waiting = [
-            patch.method(kind, "scale", before=self._guarded(self._scales)),
-            patch.method(kind, "step", before=self._guarded(self._scaler_steps)),
-            patch.backward(before=self._guarded(self._goes_back)),
+        self._searched = False
+        self._start_patches = [
+            patch.method(kind, "scale", before=self._safe(self._before_scale)),
+            patch.method(kind, "step", before=self._safe(self._before_scaler_step)),
+            patch.backward(before=self._safe(self._before_backward)),
         ]
 
-    def _stop_waiting(self) -> None:
-        while self._waiting:
-            self._waiting.pop().remove()
-
-    def _scales(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    def _before_scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         """Searches once for the optimizer of the call.
 
         If the search is not conclusive, the first optimizer step starts the run.
         """
-        if self._run is None and not self._looked:
-            self._looked = True
-            self._begin(find(None, args[0]))
+        if self._run is None and not self._searched:
+            self._searched = True
+            self._start(find_training(None, args[0]))
 
-    def _goes_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Searches once, as at scale().
 
         A run that starts here missed the beginning of this backward() call, which is therefore replayed to its hooks.
         """
-        if self._run is None and not self._looked:
-            self._looked = True
-            self._begin(find(None))
+        if self._run is None and not self._searched:
+            self._searched = True
+            self._start(find_training(None))
             if self._session is not None:
                 patch.call_late_backward(args, kwargs)
 
-    def _scaler_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
         if self._run is None and isinstance(optimizer, torch.optim.Optimizer):
-            self._begin(find(optimizer, args[0]))
+            self._start(find_training(optimizer, args[0]))
 
-    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._session is not None:
             if optimizer not in self._session.watched.optimizers:
-                self._join(optimizer)
+                self._add(optimizer)
         elif self._run is None:
-            if _is_last(self._hook):
-                self._begin_at(optimizer, args, kwargs)
-            elif not self._after:  # torch iterates over its hooks now, and a new one would break the iteration
-                self._after = register_optimizer_step_post_hook(self._guarded(self._stepped))
+            if _is_last(self._step_hook):
+                self._start_in_step(optimizer, args, kwargs)
+            elif not self._after_step_hook:  # torch iterates over its hooks now; a new one would break the iteration
+                self._after_step_hook = register_optimizer_step_post_hook(self._safe(self._after_step))
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-        self._after.remove()
-        self._after = None
+    def _after_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        self._after_step_hook.remove()
+        self._after_step_hook = None
         if self._run is None:
-            self._begin(find(optimizer))
+            self._start(find_training(optimizer))
 
-    def _begin_at(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _start_in_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Starts a run during a call of step().
 
         The new hooks are called here, because torch would have called them first.
         """
         known = set(_hooks())
-        self._begin(find(optimizer))
+        self._start(find_training(optimizer))
         for key in [key for key in _hooks() if key not in known]:
             _hooks()[key](optimizer, args, kwargs)
 
-    def _begin(self, found: Found | None) -> None:
-        if found is None:
+    def _start(self, training: TrainingObjects | None) -> None:
+        if training is None:
             return
-        waiting, self._waiting = self._waiting, []
+        start_patches, self._start_patches = self._start_patches, []
         self._run = run = setup.watch(
-            found.models,
-            found.optimizers,
-            found.scalers,
+            training.models,
+            training.optimizers,
+            training.scalers,
             url=None,
             dir=None,
             budget=None,
@@ -145,69 +142,73 @@ class StandIn:
             tags={},
             also={},
             guards=(),
-            name=self._said.name or None,
-            project=self._said.project or None,
-            preset=self._said.preset,
+            name=self._options.name or None,
+            project=self._options.project or None,
+            preset=self._options.preset,
         )
         self._session = run._session
-        for handle in waiting:  # only now, so that the end of the running scale() is observed and its result is marked
+        for (
+            handle
+        ) in start_patches:  # only now, so that the end of the running scale() is observed and its result is marked
             handle.remove()
         if self._session is None:
-            self._over = True
+            self._stopped = True
             self._note("failed", "; ".join(setup.refused))
             return
         with suppress(OSError):
             note_termination(self._session.journal.folder)
-        if self._said.profile:
+        if self._options.profile:
             profiling = Profiling(self._session)
             self._session.handles += profiling.attach(self._session.guard(profiling.name))
-        self._introduce(run)
+        self._announce(run)
 
-    def _introduce(self, run: Run) -> None:
+    def _announce(self, run: Run) -> None:
         if identity.rank()[0] == 0:
             chosen = settings()
-            page = f"; page {text(chosen.url, 1000)}/runs/{run.id}" if chosen.url else ""
-            _say(f"ammeter: watching as run {run.id}; journal in {chosen.dir / run.id}{page}")
+            page = f"; page: {text(chosen.url, 1000)}/runs/{run.id}" if chosen.url else ""
+            _print(f"ammeter: watching as run {run.id}; journal: {chosen.dir / run.id}{page}")
 
-    def _join(self, optimizer: torch.optim.Optimizer) -> None:
+    def _add(self, optimizer: torch.optim.Optimizer) -> None:
         """Adds an optimizer that steps for the first time after the start."""
         assert self._session is not None
         watched = self._session.watched
-        if self._later >= MAX_LATER_OPTIMIZERS or is_wrapped(optimizer, list(watched.optimizers)):
+        if self._added_optimizers >= MAX_ADDED_OPTIMIZERS or is_wrapped(optimizer, list(watched.optimizers)):
             return
-        self._later += 1
-        found = find(optimizer)
-        watched.join([] if found is None else found.models, optimizer)
+        self._added_optimizers += 1
+        training = find_training(optimizer)
+        watched.join([] if training is None else training.models, optimizer)
 
-    def _in_forked_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """Prepares a forked child, whose training is separate from the parent's run."""
         if self._session is not None:
             parents, self._run, self._session = self._session, None, None
-            self._later = 0
+            self._added_optimizers = 0
             with suppress(Exception):
                 parents.unsubscribe()
-                self._hook.remove()
-                self._hook = register_optimizer_step_pre_hook(self._guarded(self._steps))
-                self._wait_for_scaler()
+                self._step_hook.remove()
+                self._step_hook = register_optimizer_step_pre_hook(self._safe(self._before_step))
+                self._patch_scaler()
 
-    def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        def guarded(*args: Any) -> None:
-            if self._over:
+    def _safe(self, call: Callable[..., None]) -> Callable[..., None]:
+        """Wraps a hook so that an error in it ends the automatic run and never reaches the program."""
+
+        def safe(*args: Any) -> None:
+            if self._stopped:
                 return
             try:
                 call(*args)
             except Exception as error:  # noqa: BLE001 - the promise: the program runs, watched or not
-                self._over = True
-                what = "this run" if self._session is None else "an optimizer that came later"
-                _say(f"ammeter: {what} is not watched ({type(error).__name__}: {error}); training goes on")
-                self._note("failed", f"a fault of Ammeter's own ({type(error).__name__}: {error})")
+                self._stopped = True
+                subject = "this run" if self._session is None else "an optimizer that was created later"
+                _print(f"ammeter: {subject} is not watched ({type(error).__name__}: {error}); the training continues")
+                self._note("failed", f"an error in Ammeter ({type(error).__name__}: {error})")
 
-        return uncompiled(guarded)
+        return uncompiled(safe)
 
 
 def _hooks() -> OrderedDict[int, Any]:
-    found: OrderedDict[int, Any] = sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
-    return found
+    hooks: OrderedDict[int, Any] = sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
+    return hooks
 
 
 def _is_last(handle: Any) -> bool:
@@ -219,6 +220,6 @@ def _is_last(handle: Any) -> bool:
     return isinstance(hooks, OrderedDict) and next(reversed(hooks), -1) == int(handle.id)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)

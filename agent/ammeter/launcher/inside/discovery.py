@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Found:
+class TrainingObjects:
     """The objects of one training.
 
     models: the outermost modules that contain the trained parameters.
@@ -22,7 +22,9 @@ class Found:
     scalers: list[torch.amp.GradScaler]
 
 
-def find(optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler | None = None) -> Found | None:
+def find_training(
+    optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler | None = None
+) -> TrainingObjects | None:
     """Finds the objects of the training of an optimizer or scaler.
 
     The optimizer steps now, or the scaler scales now. Other optimizers of the process belong to it too, as those of a
@@ -31,11 +33,14 @@ def find(optimizer: torch.optim.Optimizer | None, scaler: torch.amp.GradScaler |
     Returns:
         None if only a scaler is known and the existing optimizers are ambiguous.
     """
-    modules, optimizers, scalers = _of_kinds(torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
-    chosen = _together(optimizer, [each for each in optimizers if "param_groups" in vars(each)])
+    modules, optimizers, scalers = _live_objects(torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+    constructed = [candidate for candidate in optimizers if "param_groups" in vars(candidate)]
+    chosen = _optimizers_of_training(optimizer, constructed)
     if not chosen:
         return None
-    return Found(_roots(modules, chosen), chosen, scalers if scaler is None else [scaler, *_others(scalers, scaler)])
+    if scaler is not None:
+        scalers = [scaler, *(other for other in scalers if other is not scaler)]
+    return TrainingObjects(_roots(modules, chosen), chosen, scalers)
 
 
 def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Optimizer]) -> bool:
@@ -43,82 +48,87 @@ def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Op
 
     Such optimizers step as one.
     """
-    return any(_holds(each, optimizer) or _holds(optimizer, each) for each in others)
+    return any(_wraps(other, optimizer) or _wraps(optimizer, other) for other in others)
 
 
-def _of_kinds(*kinds: type) -> list[list[Any]]:
+def _live_objects(*kinds: type) -> list[list[Any]]:
     """Returns the objects of each kind.
 
     Only their type is read, so none of their code runs.
     """
-    place: dict[type, int] = {}
-    found: list[list[Any]] = [[] for _ in kinds]
-    for each in gc.get_objects():
-        own = type(each)
-        at = place.get(own)
-        if at is None:
-            at = place[own] = next((n for n, kind in enumerate(kinds) if issubclass(own, kind)), -1)
-        if at >= 0:
-            found[at].append(each)
-    return found
+    index_of: dict[type, int] = {}
+    objects: list[list[Any]] = [[] for _ in kinds]
+    for candidate in gc.get_objects():
+        own_type = type(candidate)
+        index = index_of.get(own_type)
+        if index is None:
+            matches = (index for index, kind in enumerate(kinds) if issubclass(own_type, kind))
+            index = index_of[own_type] = next(matches, -1)
+        if index >= 0:
+            objects[index].append(candidate)
+    return objects
 
 
-def _together(stepping: torch.optim.Optimizer | None, all_there: list[torch.optim.Optimizer]) -> list[Any]:
-    inner = [each for each in all_there if not any(_holds(each, other) for other in all_there)]
+def _optimizers_of_training(
+    stepping: torch.optim.Optimizer | None, optimizers: list[torch.optim.Optimizer]
+) -> list[torch.optim.Optimizer]:
+    """Returns the innermost optimizers that train different parameters.
+
+    Empty if no optimizer steps yet and two of them train the same parameters.
+    """
+    innermost = [outer for outer in optimizers if not any(_wraps(outer, inner) for inner in optimizers)]
     chosen = []
     if stepping is not None:
-        chosen = [next((each for each in inner if _holds(stepping, each)), stepping)]
-    taken = {id(each) for optimizer in chosen for each in _trained(optimizer)}
-    for each in inner:
-        own = set(map(id, _trained(each)))
-        if each in chosen or not own:
+        chosen = [next((inner for inner in innermost if _wraps(stepping, inner)), stepping)]
+    trained = {id(parameter) for optimizer in chosen for parameter in _trained(optimizer)}
+    for optimizer in innermost:
+        own = set(map(id, _trained(optimizer)))
+        if optimizer in chosen or not own:
             continue
-        if stepping is None and not own.isdisjoint(taken):
+        if stepping is None and not own.isdisjoint(trained):
             return []
-        if own.isdisjoint(taken):
-            chosen.append(each)
-            taken |= own
+        if own.isdisjoint(trained):
+            chosen.append(optimizer)
+            trained |= own
     return chosen
 
 
-def _holds(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
+def _wraps(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
     """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
-    return outer is not inner and any(each is inner for each in vars(outer).values())
+    return outer is not inner and any(value is inner for value in vars(outer).values())
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (each for group in optimizer.param_groups for each in group["params"] if each.requires_grad)
+    return (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad)
 
 
 def _roots(modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.nn.Module]:
     """Returns modules that no other module contains, the one with most trained parameters first."""
-    wanted = {id(each) for optimizer in optimizers for each in _trained(optimizer)}
+    remaining = {id(parameter) for optimizer in optimizers for parameter in _trained(optimizer)}
     inside = {id(child) for module in modules for child in _children(module)}
-    held = [(_parameters(module) & wanted, module) for module in modules if id(module) not in inside]
+    outermost = [(_parameters(module) & remaining, module) for module in modules if id(module) not in inside]
     chosen = []
-    for own, module in sorted(held, key=lambda pair: len(pair[0]), reverse=True):
-        if own & wanted:
+    for own, module in sorted(outermost, key=lambda pair: len(pair[0]), reverse=True):
+        if own & remaining:
             chosen.append(module)
-            wanted -= own
+            remaining -= own
     return chosen
 
 
 def _parameters(root: torch.nn.Module) -> set[int]:
-    found, waiting, seen = set(), [root], {id(root)}
-    while waiting:
-        module = waiting.pop()
-        found |= {id(each) for each in (vars(module).get("_parameters") or {}).values() if each is not None}
+    """Returns the ids of the parameters of a module and all modules in it."""
+    parameters, queue, visited = set(), [root], {id(root)}
+    while queue:
+        module = queue.pop()
+        own = (vars(module).get("_parameters") or {}).values()
+        parameters |= {id(parameter) for parameter in own if parameter is not None}
         for child in _children(module):
-            if id(child) not in seen:
-                seen.add(id(child))
-                waiting.append(child)
-    return found
+            if id(child) not in visited:
+                visited.add(id(child))
+                queue.append(child)
+    return parameters
 
 
 def _children(module: torch.nn.Module) -> list[torch.nn.Module]:
     """Returns the children of a module; none while the module is being constructed."""
-    return [each for each in (vars(module).get("_modules") or {}).values() if each is not None]
-
-
-def _others(scalers: Iterable[Any], one: Any) -> list[Any]:
-    return [each for each in scalers if each is not one]
+    return [child for child in (vars(module).get("_modules") or {}).values() if child is not None]

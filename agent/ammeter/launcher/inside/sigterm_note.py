@@ -12,7 +12,7 @@ import os
 import signal
 from pathlib import Path
 
-from ammeter.journal import TERMINATED
+from ammeter.journal import TERMINATED_FILE
 
 _file = -1
 
@@ -24,28 +24,28 @@ def note_termination(stream: Path) -> None:
     one. Raises OSError if the file cannot be created.
     """
     global _file
-    if not _is_ours():
+    if not _has_default_handler():
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    first, _file = _file < 0, os.open(stream / TERMINATED, flags, 0o600)
-    _set()
+    first, _file = _file < 0, os.open(stream / TERMINATED_FILE, flags, 0o600)
+    _install()
     if first:
         # A forked child, such as a DataLoader worker, is routinely ended by SIGTERM. It must never have the handler, so
         # the handler is removed while the process forks.
-        os.register_at_fork(before=_take_back, after_in_parent=_set)
+        os.register_at_fork(before=_remove, after_in_parent=_install)
 
 
-def _set() -> None:
-    if _is_ours():
+def _install() -> None:
+    if _has_default_handler():
         faulthandler.register(signal.SIGTERM, file=_file, all_threads=False, chain=True)
 
 
-def _take_back() -> None:
-    if _is_ours():
+def _remove() -> None:
+    if _has_default_handler():
         faulthandler.unregister(signal.SIGTERM)
 
 
-def _is_ours() -> bool:
+def _has_default_handler() -> bool:
     """Returns whether the program has no handler of its own.
 
     Handlers in C are not visible here.

@@ -11,34 +11,34 @@ import sys
 
 def _start():
     """Imports _ammeter_startup.py, which is beside the package that contains this folder."""
-    home = os.path.dirname(os.path.abspath(__file__))
+    root = os.path.dirname(os.path.abspath(__file__))
     for _ in range(3):
-        home = os.path.dirname(home)
+        root = os.path.dirname(root)
     if "_ammeter_startup" in sys.modules:
         return
-    sys.path.insert(0, home)
+    sys.path.insert(0, root)
     try:
         __import__("_ammeter_startup")
     except Exception as error:  # noqa: BLE001 - the promise: the program runs, watched or not
         if sys.stderr is not None:
-            sys.stderr.write(f"ammeter: not watched: {error}. The program runs on without it.\n")
+            sys.stderr.write(f"ammeter: this program is not watched: {error}. It runs as without Ammeter.\n")
     finally:
-        sys.path.remove(home)
+        sys.path.remove(root)
 
 
-def _let_the_next_one_have_its_turn():
+def _import_next():
     """Imports the sitecustomize of the user or the system that would run without this one."""
-    here = os.path.dirname(__file__)
-    sys.path[:] = [each for each in sys.path if each != here]
-    own = sys.modules.pop(__name__)
+    own_folder = os.path.dirname(__file__)
+    sys.path[:] = [path for path in sys.path if path != own_folder]
+    own_module = sys.modules.pop(__name__)
     try:
         __import__(__name__)
     except ImportError as error:
         if error.name != __name__:
             raise
     finally:
-        sys.modules.setdefault(__name__, own)
+        sys.modules.setdefault(__name__, own_module)
 
 
 _start()
-_let_the_next_one_have_its_turn()
+_import_next()

@@ -255,7 +255,7 @@ class Origin:
 
     def _apply_directives(self) -> bool:
         """Applies the directives that have arrived; returns whether there were any."""
-        directives = self._directives.take()
+        directives = self._directives.poll()
         for directive in directives:
             self._apply_directive(directive)
         return bool(directives)

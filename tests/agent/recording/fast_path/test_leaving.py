@@ -24,7 +24,7 @@ from tests.agent.training import events, stream
 def test_a_directive_ends_the_fast_path(program: Program, entered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast path itself polls for directives."""
     monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(directives, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(directives, "CHECK_SECONDS", 0.0)
     for step in range(40):
         if step == BAD:
             assert 1 == len(entered)

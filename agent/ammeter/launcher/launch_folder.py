@@ -30,7 +30,7 @@ class Note:
     text: str
 
 
-class Notes:
+class LaunchFolder:
     """A folder that exists while the command runs.
 
     path: None if no folder could be created; then there are no notes.
@@ -40,27 +40,27 @@ class Notes:
         self.path: Path | None = None
         self._lock: int | None = None
         with suppress(OSError):
-            self.path = _made()
+            self.path = _create()
             self._lock = journal.lock(self.path / "alive")
             (self.path / "notes").touch(mode=0o600)
 
-    def hand_on(self, environment: Mapping[str, str]) -> None:
+    def write_settings(self, environment: Mapping[str, str]) -> None:
         """Writes the settings for processes that find the folder after their environment was cleared."""
         if self.path is not None:
-            said = (f"{name}={value}" for name, value in environment.items() if name.startswith("AMMETER_"))
+            lines = (f"{name}={value}" for name, value in environment.items() if name.startswith("AMMETER_"))
             with suppress(OSError):
                 (self.path / "environment").touch(mode=0o600)
-                (self.path / "environment").write_text("\0".join(said), encoding="utf-8", errors="surrogateescape")
+                (self.path / "environment").write_text("\0".join(lines), encoding="utf-8", errors="surrogateescape")
 
-    def read(self) -> list[Note]:
+    def notes(self) -> list[Note]:
         """Returns the notes so far, in order."""
         try:
             lines = (self.path / "notes").read_text(errors="replace").splitlines() if self.path else []
         except OSError:
             return []
-        return [Note(int(each[0]), *each[1:]) for line in lines if _is_note(each := line.split("\t"))]
+        return [Note(int(fields[0]), *fields[1:]) for line in lines if _is_note(fields := line.split("\t"))]
 
-    def end(self) -> None:
+    def remove(self) -> None:
         """Removes the folder. May be called twice."""
         path, self.path = self.path, None
         lock, self._lock = self._lock, None
@@ -72,46 +72,46 @@ class Notes:
                 path.parent.rmdir()  # fails, as intended, while another launcher runs
 
 
-def started(process: int) -> str:
+def start_ticks(process: int) -> str:
     """Returns the start time of a process in kernel ticks.
 
     The time distinguishes processes that have the same id.
     """
-    said = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    return said.rpartition(")")[2].split()[19]
+    text = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    return text.rpartition(")")[2].split()[19]
 
 
-def _made() -> Path:
+def _create() -> Path:
     """Creates the folder where processes of this user search for it.
 
     If that fails, the folder is in a place that only the environment names.
     """
     try:
-        everyone = journal.private_folder(SHARED_MEMORY / f"ammeter-launches-{os.geteuid()}")
-        for old in _left(everyone):
-            shutil.rmtree(old, ignore_errors=True)
-        path = everyone / f"{os.getpid()}.{started(os.getpid())}"
+        launches = journal.private_folder(SHARED_MEMORY / f"ammeter-launches-{os.geteuid()}")
+        for stale in _stale(launches):
+            shutil.rmtree(stale, ignore_errors=True)
+        path = launches / f"{os.getpid()}.{start_ticks(os.getpid())}"
         path.mkdir(mode=0o700)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="ammeter-"))
     return path
 
 
-def _left(everyone: Path) -> Iterator[Path]:
+def _stale(launches: Path) -> Iterator[Path]:
     """Yields the folders of launchers that were killed.
 
-    A launcher in another container on the same /dev/shm has no visible process, but its folder's lock is held.
+    A launcher in another container on the same /dev/shm has no visible process, but the lock of its folder is locked.
     """
-    for each in everyone.iterdir():
-        if journal.is_alive(each):
+    for folder in launches.iterdir():
+        if journal.is_alive(folder):
             continue
-        process, _, ticks = each.name.partition(".")
+        process, _, ticks = folder.name.partition(".")
         try:
-            if not process.isdigit() or started(int(process)) != ticks:
-                yield each
+            if not process.isdigit() or start_ticks(int(process)) != ticks:
+                yield folder
         except OSError:
-            yield each
+            yield folder
 
 
-def _is_note(words: list[str]) -> bool:
-    return len(words) == 3 and words[0].isdigit()
+def _is_note(fields: list[str]) -> bool:
+    return len(fields) == 3 and fields[0].isdigit()

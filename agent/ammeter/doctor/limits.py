@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ammeter.doctor.line import Line
 
 LIMITS = (
-    ("torch.compile", "inside a compiled model modules are not told apart: no census of kernels, no module of a NaN"),
-    ("FSDP, DTensor", "gradients are read shard by shard on each rank, and no step is replayed"),
-    ("CUDA graphs", "nothing is read while one is captured"),
+    ("torch.compile", "modules inside a compiled model are not distinguished: no kernel census, no module for a NaN"),
+    ("FSDP, DTensor", "each rank reads the gradients of its own shards, and no step is replayed"),
+    ("CUDA graphs", "nothing is read while a graph is captured"),
     ("fused optimizers", "on CUDA a skipped step is known one step later"),
 )
 

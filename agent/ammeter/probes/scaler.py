@@ -40,8 +40,8 @@ class Scaler:
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", _NO_UPDATES)
-        found = sum([is_positive(found_inf) for update in updates for found_inf in update.found.values()])
-        skipped = len(skipped_in(row)) if found or row.skipped else 0
+        found_infs = sum([is_positive(found_inf) for update in updates for found_inf in update.found.values()])
+        skipped = len(skipped_in(row)) if found_infs or row.skipped else 0
         scales = [(update.scale.number(), update.growth_tracker.number()) for update in updates]
         scalars = row.scalars
         scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
@@ -51,7 +51,7 @@ class Scaler:
             row.events.append(("step.skipped", data))
         if updates:
             scalars["scale"], scalars["growth_tracker"] = min(scales)
-            scalars["found_inf"] = found
+            scalars["found_inf"] = found_infs
             for update in updates:
                 self._compare(row, update)
 
@@ -74,10 +74,10 @@ class Scaler:
         row.wait_for(update.scale)
         row.wait_for(update.growth_tracker)
         for optimizer, state in scaler._per_optimizer_states.items():
-            update.found[optimizer] = found = [
+            update.found[optimizer] = found_infs = [
                 async_copy.of(tensor) for tensor in state["found_inf_per_device"].values()
             ]
-            for transfer in found:
+            for transfer in found_infs:
                 row.wait_for(transfer)
         updates = row.raw.get("updates")
         if updates is None:

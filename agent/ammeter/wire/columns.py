@@ -33,13 +33,16 @@ class BadBlock(ValueError):
 class Tick:
     """A check of a stream by the clock, without new frames.
 
-    now, heard: nanoseconds of this check and of the stream's last sign of life. alive: None if unknown, because the
-    shipper is silent too. offline: whether a report of a journal makes the check.
+    Attributes:
+        now: time of this check in ns.
+        alive: whether the writer is alive; None if unknown, because the shipper is silent too.
+        last_seen: time of the stream's last request in ns.
+        offline: whether a report of a journal makes the check.
     """
 
     now: int
     alive: bool | None
-    heard: int
+    last_seen: int
     offline: bool = False
 
 
@@ -47,8 +50,13 @@ class Tick:
 class View:
     """A section of one stream: n rows as arrays, and the other frames between them.
 
-    steps, times: int64[n]; times in ns. values: float32[columns, n]. frames: (rows before it, frame), in order. The
-    boundaries between views are arbitrary; conclusions must not depend on them.
+    The boundaries between views are arbitrary; conclusions must not depend on them.
+
+    Attributes:
+        steps: int64[n].
+        times: int64[n] in ns.
+        values: float32[columns, n].
+        frames: (rows before it, frame), in order.
     """
 
     schema: Schema
@@ -81,8 +89,8 @@ class View:
         for name in others:
             column = self.scalar(name)
             there = measured(column)
-            taken = there & (~measured(found) | ~np.isfinite(column) & np.isfinite(found))
-            found[taken] = column[taken]
+            replaced = there & (~measured(found) | ~np.isfinite(column) & np.isfinite(found))
+            found[replaced] = column[replaced]
         return found
 
     def loss_at(self, at: int) -> str:
@@ -105,7 +113,8 @@ class View:
     def parts(self, *wanted: str) -> Iterator[View | Hello | Event | Lost | Bye]:
         """Yields rows, as Views, and other frames in the journal's order.
 
-        wanted: names of events and kinds of frames ("bye") to include; without any, all are included.
+        Args:
+            wanted: names of events and kinds of frames ("bye") to include; without any, all are included.
         """
         if not self.frames and self.tick is None:
             if len(self):
@@ -113,7 +122,7 @@ class View:
             return
         begin = 0
         for after, frame in self.frames:
-            if wanted and _called(frame) not in wanted:
+            if wanted and _frame_name(frame) not in wanted:
                 continue
             if after > begin:
                 yield self.rows(begin, after)
@@ -143,8 +152,8 @@ def measured(column: Floats) -> Mask:
 
 def fits(row: Steps, schema: Schema) -> bool:
     """Returns whether a journal's row is valid for this schema; journals are untrusted input."""
-    whole = len(row.values) % 4 == 0 and len(row.values) // 4 <= schema.width
-    return whole and 0 <= row.step < 2**63 and 0 <= row.time < 2**63 and 16 + 4 * schema.width <= MAX_BLOCK_BYTES
+    length_fits = len(row.values) % 4 == 0 and len(row.values) // 4 <= schema.width
+    return length_fits and 0 <= row.step < 2**63 and 0 <= row.time < 2**63 and 16 + 4 * schema.width <= MAX_BLOCK_BYTES
 
 
 def view(
@@ -159,10 +168,10 @@ def view(
     """
     values = np.full((len(rows), schema.width), ABSENT, np.float32)
     for index, row in enumerate(rows):
-        given = np.frombuffer(row.values, "<f4")
-        if len(given) > schema.width:
-            raise BadBlock(f"step {row.step} has {len(given)} columns; its schema has {schema.width}")
-        values[index, : len(given)] = given
+        row_values = np.frombuffer(row.values, "<f4")
+        if len(row_values) > schema.width:
+            raise BadBlock(f"step {row.step} has {len(row_values)} columns; its schema has {schema.width}")
+        values[index, : len(row_values)] = row_values
     steps = np.array([row.step for row in rows], np.int64)
     times = np.array([row.time for row in rows], np.int64)
     return View(schema, steps, times, np.ascontiguousarray(values.T), frames, tick)
@@ -201,9 +210,10 @@ def unpack(block: Block, schema: Schema) -> View:
     raw = _decompress(block.data, expected)
     steps = np.cumsum(_unshuffle(raw[: n * 8]), dtype=np.int64)
     times = np.cumsum(_unshuffle(raw[n * 8 : n * 16]), dtype=np.int64)
-    values = _unshuffled(raw[n * 16 :]).reshape(width, n)
+    values = _unshuffle_floats(raw[n * 16 :]).reshape(width, n)
     if steps[0] != block.first_step or steps[-1] != block.last_step or (n > 1 and np.any(np.diff(steps) < 0)):
-        raise BadBlock(f"block says steps {block.first_step} to {block.last_step}; it holds {steps[0]} to {steps[-1]}")
+        declared, actual = f"{block.first_step} to {block.last_step}", f"{steps[0]} to {steps[-1]}"
+        raise BadBlock(f"block declares steps {declared}; it contains {actual}")
     return View(schema, steps, times, values)
 
 
@@ -227,13 +237,13 @@ def _decompress(data: bytes, expected: int) -> bytes:
             raise BadBlock(f"block unpacks to {size} bytes; its rows and columns need {expected}")
         raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=expected)
     except zstandard.ZstdError as error:
-        raise BadBlock(f"block does not unpack: {error}") from error
+        raise BadBlock(f"block cannot be decompressed: {error}") from error
     if len(raw) != expected:
         raise BadBlock(f"block unpacked to {len(raw)} bytes; its rows and columns need {expected}")
     return raw
 
 
-def _called(frame: Hello | Event | Lost | Bye) -> str:
+def _frame_name(frame: Hello | Event | Lost | Bye) -> str:
     return frame.name if isinstance(frame, Event) else type(frame).__name__.lower()
 
 
@@ -247,7 +257,7 @@ def _unshuffle(data: bytes) -> Ints:
     return np.ascontiguousarray(planes.T).reshape(-1).view("<i8")
 
 
-def _unshuffled(data: bytes) -> Floats:
+def _unshuffle_floats(data: bytes) -> Floats:
     """Unshuffles float32 values by arithmetic, which takes a quarter of the time of _unshuffle().
 
     The difference matters because there are many floats.

@@ -26,10 +26,10 @@ SCALARS: dict[str, str] = {
     "growth_tracker": "steps since the scale last changed, as GradScaler counts them",
     "found_inf": "optimizers for which GradScaler found a non-finite gradient",
     "applied": "optimizers that stepped",
-    "skipped": "optimizers that GradScaler kept from stepping",
-    "loss": "training loss of the batch, unscaled, all micro-batches together, unless run.log(loss=...) said it",
+    "skipped": "optimizers whose step GradScaler skipped",
+    "loss": "training loss of the batch, unscaled, all micro-batches together, or as run.log(loss=...) gives it",
     "val_loss": "validation loss from run.log",
-    "samples": "samples in the step, from run.log, else the first extent of the model's first input",
+    "samples": "samples in the step, from run.log, else the first dimension of the model's first input",
     "grad_norm": "L2 norm of all gradients, unscaled, before clipping",
     "grad_absmax": "largest finite |gradient|, unscaled; sampled",
     "grad_nonfinite": "NaN and Inf elements in all gradients",
@@ -39,19 +39,19 @@ SCALARS: dict[str, str] = {
     "overhead_seconds": "host time spent inside Ammeter during the step",
     "tokens": "elements of the model's first input of integers, all micro-batches together",
     "calls_followed": "1 in steps in which the order of the program's calls was followed, else 0",
-    "norms_every": "steps between two readings of the gradient norms, as the budget has it",
-    "full_every": "steps between two readings of everything, as the budget has it",
+    "norms_every": "steps between two readings of the gradient norms that the budget allows",
+    "full_every": "steps between two full readings that the budget allows",
     "host_rss_bytes": "resident memory of the process; sampled",
     "device_allocated_bytes": "device memory in tensors, its peak so far as torch counts it; CUDA, sampled",
-    "device_reserved_bytes": "device memory held by torch's allocator; CUDA, sampled",
+    "device_reserved_bytes": "device memory reserved by torch's allocator; CUDA, sampled",
     "device_alloc_retries": "allocations so far that failed once and freed caches; CUDA, sampled",
-    "lost_updates": "share of sampled weights that an applied step did not change although it meant to; sampled",
+    "lost_updates": "share of sampled weights that an applied step should have changed and did not; sampled",
     "update_ratio": "norm of the update over the norm of the weights; sampled",
     "weights_nonfinite": "NaN and Inf elements in sampled weights; sampled",
     "grad_agreement": "cosine between sampled gradients of two neighbouring readings; sampled",
     "low_precision_share": "share of the eligible FLOPs below autocast that ran in float16 or bfloat16; sampled",
     "cast_bytes": "bytes that casts between dtypes wrote in the step's forward pass; sampled",
-    "loss_backward": "mean of what backward() was called on, where nobody knows what part of the batch's loss it is",
+    "loss_backward": "mean of the tensors of backward(), if their share of the batch's loss is unknown",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 
@@ -66,7 +66,7 @@ STATS: dict[str, str] = {
     "weight.norm": "L2 norm of the sampled elements of the weight; sampled",
     "weight.nonfinite": "NaN and Inf elements among the sampled elements of the weight; sampled",
     "update.ratio": "norm of the update over the norm of the weight, on sampled elements; sampled",
-    "update.lost": "share of sampled elements that an applied step did not change although it meant to; sampled",
+    "update.lost": "share of sampled elements that an applied step should have changed and did not; sampled",
     "grad.agreement": "cosine between the gradients of two neighbouring readings, on sampled elements; sampled",
 }
 """Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
@@ -85,9 +85,12 @@ def is_loss(column: str) -> bool:
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """A watched parameter: its qualified name, shape and dtype ('float32').
 
-    The shape of a sharded parameter is that of this rank's shard; counts refer to the shard. copies: the number of
-    ranks that have each element, 1 if every rank has a part of its own. The number assumes that all ranks have parts of
-    the tensor, which is not so for pipeline stages. It is 0 for a tensor that is whole on every rank that has it.
+    The shape of a sharded parameter is that of this rank's shard; counts refer to the shard.
+
+    Attributes:
+        copies: the number of ranks that have each element, 1 if every rank has a part of its own. The number assumes
+            that all ranks have parts of the tensor, which is not so for pipeline stages. It is 0 for a tensor that is
+            not sharded.
     """
 
     name: str
@@ -201,8 +204,9 @@ class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind", omit_default
 
     Reason 'lost' marks a process that died without a final record.
 
-    ended_by: one of ENDED_BY, if the process that wrote this frame knows more than the message. memory_limit: limit of
-    the process's control group in bytes; 0 if unknown.
+    Attributes:
+        ended_by: one of ENDED_BY, if the process that wrote this frame knows more than the message.
+        memory_limit: limit of the process's control group in bytes; 0 if unknown.
     """
 
     reason: Literal["closed", "exit", "exception", "signal", "lost"]
@@ -214,12 +218,12 @@ class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="kind", omit_default
 
 
 ENDED_BY: dict[str, str] = {
-    "oom-killer": "the kernel killed it for want of memory",
+    "oom-killer": "the kernel killed it because of a lack of memory",
     "time-limit": "Slurm ended the job at its time limit",
     "slurm": "Slurm ended the job before its time limit: preempted, cancelled, or its node drained",
     "kubernetes": "Kubernetes ended the pod: evicted, preempted, deleted, or its node drained",
-    "job": "the whole job was told to end, by SIGTERM to more than this process",
-    "sigterm": "it was told to end by SIGTERM",
+    "job": "SIGTERM ended the whole job, not only this process",
+    "sigterm": "SIGTERM ended it",
 }
 """Known causes of the end of a process, as an observer determined them."""
 
@@ -248,8 +252,13 @@ Item = Hello | Block | Event | Lost | Bye
 class Batch(msgspec.Struct, frozen=True):
     """The body of one request: the journal's content from A to B.
 
-    items: frames and blocks, in order. gaps: ranges from A to B that the journal no longer holds. alive: whether the
-    writer's lock is held. backlog: bytes of journal after B. A batch without items and with A = B is a heartbeat.
+    A batch without items and with A = B is a heartbeat.
+
+    Attributes:
+        items: frames and blocks, in order.
+        gaps: ranges from A to B that the journal no longer has.
+        alive: whether the writer's process lock exists.
+        backlog: bytes of journal after B.
     """
 
     items: list[Item] = []

@@ -10,14 +10,14 @@ import re
 import unicodedata
 from typing import Any
 
-MISLEADING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+MISLEADING_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of characters that move the cursor, end a line, reverse the text that follows, or are no
 characters."""
 
 JOINERS = "\u200c\u200d"
 """Characters of these categories that some scripts and emoji need."""
 
-BREAK = "\u200c"
+INVISIBLE_BREAK = "\u200c"
 """An invisible character, across which no chat recognizes a mention, a tag or a link."""
 
 MENTION = re.compile(r"[@\uff20](?=[^\s\u200c])(?!torch\.amp\.)")
@@ -32,14 +32,14 @@ LINK = re.compile(r"\]\s*(?=[(\[])")
 
 ADDRESS = re.compile(r"(?<=[A-Za-z]):(?=//)")
 
-FENCE = "`"
+BACKTICK = "`"
 
 
 def line(text: str) -> str:
     """Returns the text as one harmless line; each misleading character becomes U+FFFD."""
     if text.isprintable():  # the usual case: nothing to replace
         return text
-    return "".join("\ufffd" if _misleads(sign) else sign for sign in text)
+    return "".join("\ufffd" if _misleads(character) else character for character in text)
 
 
 def name(value: str) -> str:
@@ -47,7 +47,7 @@ def name(value: str) -> str:
 
     It has no effect in any chat, mail or document.
     """
-    return ADDRESS.sub(f":{BREAK}", _inert(value)).replace(FENCE, "'")
+    return ADDRESS.sub(f":{INVISIBLE_BREAK}", _inert(value)).replace(BACKTICK, "'")
 
 
 def sentence(value: str) -> str:
@@ -55,14 +55,16 @@ def sentence(value: str) -> str:
 
     The sentence's own code remains code.
     """
-    said = _inert(value)
-    whole = said.count(FENCE) % 2 == 0 and FENCE * 2 not in said
-    return said if whole else said.replace(FENCE, "'")
+    text = _inert(value)
+    code_is_closed = text.count(BACKTICK) % 2 == 0 and BACKTICK * 2 not in text
+    return text if code_is_closed else text.replace(BACKTICK, "'")
 
 
 def escaped(text: str) -> str:
     """Returns the text as one line, with unprintable characters in Python's notation."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def shortened(text: str, max_chars: int) -> str:
@@ -84,17 +86,17 @@ def json(value: Any) -> str:
 
 
 def _inert(value: str) -> str:
-    said = line(" ".join(value.split()))
-    said = MENTION.sub(lambda found: found[0] + BREAK, said)
-    return LINK.sub(f"]{BREAK}", TAG.sub(f"<{BREAK}", said))
+    text = line(" ".join(value.split()))
+    text = MENTION.sub(lambda found: found[0] + INVISIBLE_BREAK, text)
+    return LINK.sub(f"]{INVISIBLE_BREAK}", TAG.sub(f"<{INVISIBLE_BREAK}", text))
 
 
-def _misleads(sign: str) -> bool:
-    return unicodedata.category(sign) in MISLEADING and sign not in JOINERS
+def _misleads(character: str) -> bool:
+    return unicodedata.category(character) in MISLEADING_CATEGORIES and character not in JOINERS
 
 
-def _json_escape(sign: str) -> str:
-    if sign.isprintable():
-        return sign
-    words = sign.encode("utf-16-be")
+def _json_escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    words = character.encode("utf-16-be")
     return "".join(f"\\u{words[at : at + 2].hex()}" for at in range(0, len(words), 2))

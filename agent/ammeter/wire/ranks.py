@@ -20,10 +20,10 @@ SCALARS = ("grad_norm", "grad_absmax")
 STATS = ("grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals")
 """Columns that are defined for the whole of all ranks."""
 
-MAX_NUMBERS = 2**20
+MAX_VALUES = 2**20
 """Most numbers of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
 
-Doubles = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 Place = tuple[str, int]
 """A tensor's name, and its number among the tensors of that name."""
 
@@ -71,52 +71,52 @@ def merged(ranks: Mapping[int, Iterable[View]], world_size: int) -> Iterator[Vie
     A tensor is absent at a step if a rank did not read its part. grad_norm is absent if that applies to any tensor that
     another rank did read. If tensors are sharded and a rank is missing, the whole is unknown and nothing is yielded.
     """
-    readers = [_filled(ranks[rank]) for rank in sorted(ranks)]
-    here = [next(reader, None) for reader in readers]
-    while here and all(here):
-        views = [view for view in here if view is not None]
-        reached = min(int(view.steps[-1]) for view in views)
-        cuts = [int(np.searchsorted(view.steps, reached, "right")) for view in views]
+    readers = [_nonempty(ranks[rank]) for rank in sorted(ranks)]
+    heads = [next(reader, None) for reader in readers]
+    while heads and all(heads):
+        views = [view for view in heads if view is not None]
+        last_step = min(int(view.steps[-1]) for view in views)
+        cuts = [int(np.searchsorted(view.steps, last_step, "right")) for view in views]
         steps = reduce(np.intersect1d, [view.steps[:cut] for view, cut in zip(views, cuts, strict=True)])
         complete = len(ranks) >= world_size or not any(is_sharded(view.schema) for view in views)
-        for some in _portions(steps, sum(len(view.schema.tensors) for view in views)) if complete else ():
-            yield _whole(some, [_at(view, some) for view in views], world_size)
+        for portion in _portions(steps, sum(len(view.schema.tensors) for view in views)) if complete else ():
+            yield _merge_views(portion, [_select_steps(view, portion) for view in views], world_size)
         rest = [view.rows(cut, len(view)) for view, cut in zip(views, cuts, strict=True)]
-        here = [view if len(view) else next(reader, None) for view, reader in zip(rest, readers, strict=True)]
+        heads = [view if len(view) else next(reader, None) for view, reader in zip(rest, readers, strict=True)]
 
 
-def _filled(views: Iterable[View]) -> Iterator[View]:
+def _nonempty(views: Iterable[View]) -> Iterator[View]:
     return (view for view in views if len(view))
 
 
 def _portions(steps: Ints, tensors: int) -> Iterator[Ints]:
     """Splits steps into portions, so that each portion has at most MAX_NUMBERS numbers."""
-    at_once = max(1, MAX_NUMBERS // max(1, tensors))
-    return (steps[begin : begin + at_once] for begin in range(0, len(steps), at_once))
+    portion_steps = max(1, MAX_VALUES // max(1, tensors))
+    return (steps[begin : begin + portion_steps] for begin in range(0, len(steps), portion_steps))
 
 
-def _at(view: View, steps: Ints) -> View:
+def _select_steps(view: View, steps: Ints) -> View:
     places = np.searchsorted(view.steps, steps)
     return View(view.schema, view.steps[places], view.times[places], view.values[:, places])
 
 
-def _whole(steps: Ints, views: Sequence[View], world_size: int) -> View:
+def _merge_views(steps: Ints, views: Sequence[View], world_size: int) -> View:
     """Merges views, one of each rank, all at these steps."""
     places = [_places(view.schema) for view in views]
     tensors = list(dict.fromkeys(place for table in places for place in table))
-    holders = np.array([[table.get(place, -1) for place in tensors] for table in places]).reshape(len(views), -1)
-    weights = _weights(views, holders, world_size)
-    columns = {stat: _stacked(views, holders, stat) for stat in STATS}
-    norms, whole = _summed(columns["grad.norm"], weights[:, :, None], 2)
-    schema = Schema(SCALARS, STATS, _tensors(views, holders, weights))
+    indices = np.array([[table.get(place, -1) for place in tensors] for table in places]).reshape(len(views), -1)
+    weights = _weights(views, indices, world_size)
+    columns = {stat: _stack(views, indices, stat) for stat in STATS}
+    norms, is_complete = _weighted_sum(columns["grad.norm"], weights[:, :, None], 2)
+    schema = Schema(SCALARS, STATS, _tensors(views, indices, weights))
     values = np.full((schema.width, len(steps)), ABSENT, np.float32)
-    values[0] = _total(norms, whole, columns["grad.norm"][1])
-    values[1] = _largest(views)
-    values[schema.span("grad.norm")] = np.where(whole, _narrow(np.sqrt(norms)), ABSENT)
-    values[schema.span("grad.absmax")] = _extreme(columns["grad.absmax"])
+    values[0] = _total_norm(norms, is_complete, columns["grad.norm"][1])
+    values[1] = _largest_absmax(views)
+    values[schema.span("grad.norm")] = np.where(is_complete, _as_float32(np.sqrt(norms)), ABSENT)
+    values[schema.span("grad.absmax")] = _maximum(columns["grad.absmax"])
     for stat in ("grad.zeros", "grad.subnormals"):
-        counts, there = _summed(columns[stat], weights[:, :, None], 1)
-        values[schema.span(stat)] = np.where(there, _narrow(counts), ABSENT)
+        counts, is_measured = _weighted_sum(columns[stat], weights[:, :, None], 1)
+        values[schema.span(stat)] = np.where(is_measured, _as_float32(counts), ABSENT)
     return View(schema, steps, views[0].times, values)
 
 
@@ -133,71 +133,71 @@ def _places(schema: Schema) -> dict[Place, int]:
     return found
 
 
-def _weights(views: Sequence[View], holders: npt.NDArray[np.int_], world_size: int) -> Doubles:
+def _weights(views: Sequence[View], indices: npt.NDArray[np.int_], world_size: int) -> Float64s:
     """float64[ranks, tensors]: 1 / copies; 0 if a rank has nothing of the tensor.
 
     A schema counts copies as if all ranks had parts of the tensor, but each pipeline stage has its own tensors.
     """
-    numel, copies = np.zeros(holders.shape), np.zeros(holders.shape)
+    numel, copies = np.zeros(indices.shape), np.zeros(indices.shape)
     for rank, view in enumerate(views):
-        for column, at in enumerate(holders[rank].tolist()):
+        for column, at in enumerate(indices[rank].tolist()):
             if at >= 0:
                 numel[rank, column], copies[rank, column] = (
                     view.schema.tensors[at].numel,
                     view.schema.tensors[at].copies,
                 )
-    having = (holders >= 0).sum(axis=0)
-    copies = np.where(copies > 0, copies * having / world_size, having)
-    weights: Doubles = np.where((holders >= 0) & (numel > 0), 1 / np.maximum(copies, 1), 0.0)
+    rank_count = (indices >= 0).sum(axis=0)
+    copies = np.where(copies > 0, copies * rank_count / world_size, rank_count)
+    weights: Float64s = np.where((indices >= 0) & (numel > 0), 1 / np.maximum(copies, 1), 0.0)
     return weights
 
 
-Stacked = tuple[Doubles, Mask, Mask]
+StackedColumn = tuple[Float64s, Mask, Mask]
 """float64[ranks, tensors, n]; where it was measured; where there are elements to measure."""
 
 
-def _stacked(views: Sequence[View], holders: npt.NDArray[np.int_], stat: str) -> Stacked:
-    numbers = np.full((*holders.shape, len(views[0])), ABSENT, np.float32)
-    holds = np.zeros(holders.shape, np.bool_)
+def _stack(views: Sequence[View], indices: npt.NDArray[np.int_], stat: str) -> StackedColumn:
+    numbers = np.full((*indices.shape, len(views[0])), ABSENT, np.float32)
+    has_elements = np.zeros(indices.shape, np.bool_)
     for rank, view in enumerate(views):
-        mine = np.flatnonzero(holders[rank] >= 0)
-        numbers[rank, mine] = view.stat(stat)[holders[rank, mine]]
-        holds[rank, mine] = [view.schema.tensors[at].numel > 0 for at in holders[rank, mine].tolist()]
-    return numbers.astype(np.float64), measured(numbers), holds[:, :, None]
+        present = np.flatnonzero(indices[rank] >= 0)
+        numbers[rank, present] = view.stat(stat)[indices[rank, present]]
+        has_elements[rank, present] = [view.schema.tensors[at].numel > 0 for at in indices[rank, present].tolist()]
+    return numbers.astype(np.float64), measured(numbers), has_elements[:, :, None]
 
 
-def _summed(column: Stacked, weights: Doubles, power: int) -> tuple[Doubles, Mask]:
+def _weighted_sum(column: StackedColumn, weights: Float64s, power: int) -> tuple[Float64s, Mask]:
     """Returns (sum over ranks of weight * number^power, mask of complete values).
 
     A value is complete if all ranks that have a part measured it.
     """
-    numbers, there, holds = column
+    numbers, is_measured, has_elements = column
     with np.errstate(all="ignore"):
-        summed: Doubles = np.where(there & holds, weights * numbers**power, 0.0).sum(axis=0)
-    return summed, _complete(there, holds)
+        total: Float64s = np.where(is_measured & has_elements, weights * numbers**power, 0.0).sum(axis=0)
+    return total, _complete(is_measured, has_elements)
 
 
-def _complete(there: Mask, holds: Mask) -> Mask:
+def _complete(is_measured: Mask, has_elements: Mask) -> Mask:
     """[tensors, n]: True where a rank measured, and no rank with a part did not."""
-    found: Mask = np.logical_and((there | ~holds).all(axis=0), (there & holds).any(axis=0))
+    found: Mask = np.logical_and((is_measured | ~has_elements).all(axis=0), (is_measured & has_elements).any(axis=0))
     return found
 
 
-def _total(squares: Doubles, whole: Mask, there: Mask) -> Floats:
+def _total_norm(squares: Float64s, is_complete: Mask, is_measured: Mask) -> Floats:
     """Returns the norm over all tensors; absent if any tensor is known only in part."""
-    known = np.logical_and(~(there.any(axis=0) & ~whole).any(axis=0), whole.any(axis=0))
-    found: Floats = np.where(known, _narrow(np.sqrt(np.where(whole, squares, 0.0).sum(axis=0))), ABSENT)
+    known = np.logical_and(~(is_measured.any(axis=0) & ~is_complete).any(axis=0), is_complete.any(axis=0))
+    found: Floats = np.where(known, _as_float32(np.sqrt(np.where(is_complete, squares, 0.0).sum(axis=0))), ABSENT)
     return found
 
 
-def _extreme(column: Stacked) -> Floats:
-    numbers, there, holds = column
-    highest = np.where(there, numbers, -np.inf).max(axis=0)
-    found: Floats = np.where(_complete(there, holds), highest.astype(np.float32), ABSENT)
+def _maximum(column: StackedColumn) -> Floats:
+    numbers, is_measured, has_elements = column
+    highest = np.where(is_measured, numbers, -np.inf).max(axis=0)
+    found: Floats = np.where(_complete(is_measured, has_elements), highest.astype(np.float32), ABSENT)
     return found
 
 
-def _largest(views: Sequence[View]) -> Floats:
+def _largest_absmax(views: Sequence[View]) -> Floats:
     """Returns grad_absmax over the ranks that have any elements."""
     holding = [view for view in views if any(tensor.numel for tensor in view.schema.tensors)]
     if not holding:
@@ -207,16 +207,16 @@ def _largest(views: Sequence[View]) -> Floats:
     return found
 
 
-def _tensors(views: Sequence[View], holders: npt.NDArray[np.int_], weights: Doubles) -> tuple[Tensor, ...]:
+def _tensors(views: Sequence[View], indices: npt.NDArray[np.int_], weights: Float64s) -> tuple[Tensor, ...]:
     """Returns the tensors of the whole.
 
     The shape of a sharded tensor is unknown, so it is given as its number of elements.
     """
     found = []
-    for column in range(holders.shape[1]):
+    for column in range(indices.shape[1]):
         parts = [
             (view.schema.tensors[at], weight)
-            for view, at, weight in zip(views, holders[:, column].tolist(), weights[:, column].tolist(), strict=True)
+            for view, at, weight in zip(views, indices[:, column].tolist(), weights[:, column].tolist(), strict=True)
             if at >= 0
         ]
         first = parts[0][0]
@@ -225,7 +225,7 @@ def _tensors(views: Sequence[View], holders: npt.NDArray[np.int_], weights: Doub
     return tuple(found)
 
 
-def _narrow(numbers: Doubles) -> Floats:
+def _as_float32(numbers: Float64s) -> Floats:
     """Converts to float32: finite values stay finite, and every NaN gets the same bits."""
     largest = float(np.finfo(np.float32).max)
     with np.errstate(all="ignore"):

@@ -20,7 +20,7 @@ from ammeter.report import diagnosis
 from ammeter.report.diagnosis import ReportedFinding, _keep_latest
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema
-from ammeter.wire.printable import BREAK
+from ammeter.wire.printable import INVISIBLE_BREAK
 from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.streams import BROKEN, Stream, warm
 
@@ -304,7 +304,7 @@ def test_nothing_that_a_run_says_steers_the_terminal(
         said = capsys.readouterr()
         assert len(said.out) > 100
         assert "" == said.err
-        kept = "\n" + BREAK  # the latter keeps an @ from being a mention
+        kept = "\n" + INVISIBLE_BREAK  # the latter keeps an @ from being a mention
         assert set() == {sign for sign in said.out if not sign.isprintable() and sign not in kept}, words
 
 

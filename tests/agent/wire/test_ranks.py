@@ -189,7 +189,7 @@ def test_tensors_of_one_name_are_told_apart_by_their_order() -> None:
 
 
 def test_many_numbers_are_looked_at_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.wire.ranks.MAX_NUMBERS", 10)
+    monkeypatch.setattr("ammeter.wire.ranks.MAX_VALUES", 10)
     ranks = {rank: views(measuring(*((step, [3.0, 4.0]) for step in range(9))).frames) for rank in range(2)}
     found = list(merged(ranks, 2))
     assert [2, 2, 2, 2, 1] == [len(view) for view in found]

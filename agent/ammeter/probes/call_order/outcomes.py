@@ -136,18 +136,18 @@ class Outcomes:
         It is reported only if all of these optimizers have applied a step before.
         """
         for update in row.raw.get("updates", ()):
-            mine = [key for key in update.found if key in row.stepped or key in row.skipped]
-            behind = [key for key in mine if key in skipped]
-            if not behind or len(behind) == len(mine):
+            keys = [key for key in update.found if key in row.stepped or key in row.skipped]
+            skipped_keys = [key for key in keys if key in skipped]
+            if not skipped_keys or len(skipped_keys) == len(keys):
                 continue
-            records = [self._records.setdefault(key, Record()) for key in mine]
+            records = [self._records.setdefault(key, Record()) for key in keys]
             for record in records:
                 record.lopsided += 1
             times = min(record.lopsided for record in records)
             if all(record.applied for record in records) and is_power_of_two(times):
                 data = {
-                    "skipped": [self._name(key) for key in behind],
-                    "applied": [self._name(key) for key in mine if key not in skipped],
+                    "skipped": [self._name(key) for key in skipped_keys],
+                    "applied": [self._name(key) for key in keys if key not in skipped],
                 }
                 return "usage.lopsided_step", {**data, "scale": update.scale.number(), "times": times}
         return None

@@ -36,12 +36,12 @@ class ReturnedGradients:
         """The origin of these parameters' gradients, if all are unchanged results of torch.autograd.grad."""
         if not self._returned:
             return None
-        found = [self._of(parameter.grad) for parameter in parameters if parameter.grad is not None]
-        known = [returned for returned in found if returned is not None]
-        if not known or len(known) < len(found):
+        origins = [self._of(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        known_origins = [returned for returned in origins if returned is not None]
+        if not known_origins or len(known_origins) < len(origins):
             return None
-        marks = tuple(mark for returned in known for mark in returned.marks)
-        return ReturnedOrigin(marks, next((returned.line for returned in known if returned.line), ""))
+        marks = tuple(mark for returned in known_origins for mark in returned.marks)
+        return ReturnedOrigin(marks, next((returned.line for returned in known_origins if returned.line), ""))
 
     def clear(self) -> None:
         if self._returned:

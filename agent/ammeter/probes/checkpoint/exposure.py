@@ -18,7 +18,7 @@ from pathlib import Path
 
 PASSWD, GROUP, SERVICES = Path("/etc/passwd"), Path("/etc/group"), Path("/etc/nsswitch.conf")
 
-PEOPLE = range(1000, 60001)
+PERSON_IDS = range(1000, 60001)
 """User ids of people, the default range of login.defs. System accounts are below it, nobody and containers above."""
 
 _NO_LOGIN = ("nologin", "false", "sync")
@@ -68,13 +68,13 @@ def exposure(path: str, others: Sequence[Account] | None = None) -> Exposure:
     """
     real = os.path.realpath(path)
     file = os.stat(real)
-    ways = [list(_above(real)), list(_above(path))]
-    owners = {entry.st_uid for entry in (file, *ways[0], *ways[1])}
+    paths = [list(_folders_above(real)), list(_folders_above(path))]
+    owners = {entry.st_uid for entry in (file, *paths[0], *paths[1])}
     present = [account for account in (accounts() if others is None else others) if account.user not in owners]
-    readers = [account for account in present if _can_read(account, file, ways[0])]
-    writers = [account for account in (*present, STRANGER) if _can_replace(account, file, ways)]
+    readers = [account for account in present if _can_read(account, file, paths[0])]
+    writers = [account for account in (*present, STRANGER) if _can_replace(account, file, paths)]
     abilities = [name for name, found in (("read", readers), ("replace", writers)) if found]
-    return Exposure(f"{stat.S_IMODE(file.st_mode):04o}", abilities, _by({*readers, *writers}, file, ways))
+    return Exposure(f"{stat.S_IMODE(file.st_mode):04o}", abilities, _description({*readers, *writers}, file, paths))
 
 
 @cache
@@ -90,7 +90,7 @@ def accounts() -> tuple[Account, ...]:
     found = [
         Account(int(user), frozenset({int(group), *groups.get(name, ())}))
         for name, _, user, group, _, _, shell in _lines(PASSWD, 7)
-        if user.isdigit() and group.isdigit() and int(user) in PEOPLE and os.path.basename(shell) not in _NO_LOGIN
+        if user.isdigit() and group.isdigit() and int(user) in PERSON_IDS and os.path.basename(shell) not in _NO_LOGIN
     ]
     others = [account for account in found if account.user != os.geteuid()]
     return (*others, STRANGER) if _has_directory_service() else tuple(others)
@@ -113,14 +113,14 @@ def _has_directory_service() -> bool:
     return not _LOCAL.issuperset(named)
 
 
-def _above(path: str) -> Iterator[os.stat_result]:
+def _folders_above(path: str) -> Iterator[os.stat_result]:
     """Yields the status of each folder above a path, starting at the root."""
     parts = os.path.dirname(os.path.abspath(path)).split(os.sep)
     for end in range(1, len(parts) + 1):
         yield os.stat(os.sep.join(parts[:end]) or os.sep)
 
 
-def _may(account: Account, entry: os.stat_result, right: int) -> bool:
+def _has_right(account: Account, entry: os.stat_result, right: int) -> bool:
     """Whether an account has a right to an entry.
 
     Args:
@@ -131,32 +131,32 @@ def _may(account: Account, entry: os.stat_result, right: int) -> bool:
 
 
 def _can_read(account: Account, file: os.stat_result, folders: Sequence[os.stat_result]) -> bool:
-    return _may(account, file, stat.S_IROTH) and _gets_to(account, folders)
+    return _has_right(account, file, stat.S_IROTH) and _can_reach(account, folders)
 
 
-def _can_replace(account: Account, file: os.stat_result, ways: Sequence[Sequence[os.stat_result]]) -> bool:
-    writes = _may(account, file, stat.S_IWOTH) and _gets_to(account, ways[0])
-    return writes or any(_can_exchange(account, folders) for folders in ways)
+def _can_replace(account: Account, file: os.stat_result, paths: Sequence[Sequence[os.stat_result]]) -> bool:
+    writes = _has_right(account, file, stat.S_IWOTH) and _can_reach(account, paths[0])
+    return writes or any(_can_replace_entry(account, folders) for folders in paths)
 
 
-def _gets_to(account: Account, folders: Sequence[os.stat_result]) -> bool:
-    return all(_may(account, folder, stat.S_IXOTH) for folder in folders)
+def _can_reach(account: Account, folders: Sequence[os.stat_result]) -> bool:
+    return all(_has_right(account, folder, stat.S_IXOTH) for folder in folders)
 
 
-def _can_exchange(account: Account, folders: Sequence[os.stat_result]) -> bool:
+def _can_replace_entry(account: Account, folders: Sequence[os.stat_result]) -> bool:
     """Whether an account can reach one of these folders and replace an entry in it."""
     for folder in folders:
-        if not _may(account, folder, stat.S_IXOTH):
+        if not _has_right(account, folder, stat.S_IXOTH):
             return False
-        if _may(account, folder, stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
+        if _has_right(account, folder, stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX:
             return True
     return False
 
 
-def _by(found: set[Account], file: os.stat_result, ways: Sequence[Sequence[os.stat_result]]) -> str:
+def _description(found: set[Account], file: os.stat_result, paths: Sequence[Sequence[os.stat_result]]) -> str:
     """Describes the accounts found; all accounts if STRANGER could read or replace the file, too."""
     if not found:
         return ""
-    if _can_read(STRANGER, file, ways[0]) or _can_replace(STRANGER, file, ways):
+    if _can_read(STRANGER, file, paths[0]) or _can_replace(STRANGER, file, paths):
         return "everybody with an account on the machine"
     return f"{len(found)} other account{'s' if len(found) > 1 else ''} on the machine, as of its group,"

@@ -82,8 +82,8 @@ class GradientReader:
         """
         weights = [parameter for parameter in parameters if parameter.device.type == "cuda"]
         for device in {weight.device for weight in weights}:
-            here = [weight.detach() for weight in weights if weight.device == device and weight.requires_grad]
-            if readable := [weight for weight in here if has_numbers(weight)]:
+            same_device = [weight.detach() for weight in weights if weight.device == device and weight.requires_grad]
+            if readable := [weight for weight in same_device if has_numbers(weight)]:
                 self._device(optimizer, device).read(readable)
 
     def host(self, optimizer: torch.optim.Optimizer) -> Host:

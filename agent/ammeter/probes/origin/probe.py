@@ -1,7 +1,7 @@
 """Finds the origin of a bad step: inputs, forward pass, backward or weights.
 
-The methods differ in cost, from cheap to expensive: the inputs, kept as weak references; the frontier of finite and
-non-finite gradients; a replay of the forward pass, if the program asked for it; and, after several bad steps in a row,
+The methods differ in cost, from cheap to expensive: the inputs, stored as weak references; the frontier of finite and
+non-finite gradients; a replay of the forward pass, if the program enables it; and, after several bad steps in a row,
 hooks on the modules for a few steps.
 """
 
@@ -129,11 +129,11 @@ class Origin:
             return
         self._bad_since = row.step if not self._bad_steps else self._bad_since
         self._bad_steps += 1
-        found = self._found(step, nonfinite, loss_is_finite)
-        if found:
-            self._emit_found(row, found)
+        origin = self._find_origin(step, nonfinite, loss_is_finite)
+        if origin:
+            self._emit_found(row, origin)
         if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:
-            self._request_hooks(row, step, found)
+            self._request_hooks(row, step, origin)
 
     def _update_window(self, step: _Step, good: bool) -> None:
         self._bad_in_window = self._bad_in_window or not good
@@ -213,7 +213,7 @@ class Origin:
             row.later("origin", transfer)
 
     def _replay(self, row: Row, step: _Step) -> None:
-        """Runs the kept forward passes again, between backward and update()."""
+        """Replays the forward passes of the step, between backward and update()."""
         if self._calls and step.visits is None and self._replays < replay.MAX_REPLAYS:
             self._replays += 1
             try:
@@ -221,25 +221,25 @@ class Origin:
             except replay.Refused as refused:
                 self._emit_unknown(row, f"replay: {refused}")
 
-    def _found(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
-        found = step.inputs.first_nonfinite() if step else None
-        if found is None and step and step.visits:
+    def _find_origin(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
+        origin = step.inputs.first_nonfinite() if step else None
+        if origin is None and step and step.visits:
             step.visits.closed = True
-            found = culprit.find_origin(step.visits, "hooks", loss_is_finite=loss_is_finite)
-        if found is None and step and step.replayed:
-            found = culprit.find_origin(step.replayed, "replay", loss_is_finite=loss_is_finite)
-        if found is None and nonfinite and loss_is_finite:
-            found = frontier.find_origin(nonfinite)
-            if found is None and step and step.visits:
-                found = frontier.last_nonfinite(nonfinite)
-        return found
+            origin = culprit.find_origin(step.visits, "hooks", loss_is_finite=loss_is_finite)
+        if origin is None and step and step.replayed:
+            origin = culprit.find_origin(step.replayed, "replay", loss_is_finite=loss_is_finite)
+        if origin is None and nonfinite and loss_is_finite:
+            origin = frontier.find_origin(nonfinite)
+            if origin is None and step and step.visits:
+                origin = frontier.last_nonfinite(nonfinite)
+        return origin
 
-    def _request_hooks(self, row: Row, step: _Step | None, found: dict[str, Any] | None) -> None:
+    def _request_hooks(self, row: Row, step: _Step | None, origin: dict[str, Any] | None) -> None:
         """Arms a window of hooks unless the origin is known precisely.
 
         The frontier names a module with weights; hooks also find operators between it and the next such module.
         """
-        if found and found["confidence"] != "frontier":
+        if origin and origin["confidence"] != "frontier":
             return
         reason = ""
         if step is None:
@@ -250,7 +250,7 @@ class Origin:
             reason = "finite"
         elif not self._windows.request():
             reason = "windows"
-        if reason and not found:
+        if reason and not origin:
             self._emit_unknown(row, reason)
 
     def _apply_directives(self) -> bool:
@@ -265,11 +265,11 @@ class Origin:
         if directives.get("arm") == self.name and isinstance(steps, int):
             self._windows.request_now(steps)
 
-    def _emit_found(self, row: Row, found: dict[str, Any]) -> None:
-        key = (found["kind"], found["module"], found.get("tensor"), found.get("input"))
+    def _emit_found(self, row: Row, origin: dict[str, Any]) -> None:
+        key = (origin["kind"], origin["module"], origin.get("tensor"), origin.get("input"))
         if row.step - self._reported.get(key, -REPEAT_STEPS) >= REPEAT_STEPS:
             self._reported[key] = row.step
-            row.events.append(("origin.found", {**found, "since": self._since(row)}))
+            row.events.append(("origin.found", {**origin, "since": self._since(row)}))
 
     def _emit_unknown(self, row: Row, reason: str) -> None:
         if reason not in self._reported_unknown:

@@ -50,12 +50,12 @@ class Census:
 
     def finish(self, row: Row) -> None:
         """Reports a census after its comparison with possible master weights has arrived."""
-        for found, equalities, updates in row.raw.get("census", ()):
-            found["masters"] = found["masters"] or any(_are_equal(equality) for equality in equalities)
+        for counts, equalities, updates in row.raw.get("census", ()):
+            counts["masters"] = counts["masters"] or any(_are_equal(equality) for equality in equalities)
             if self._updates is None and updates is not None:
                 self._updates = max(0, round(updates.number()) - 1)
-            found["updates"] = self._updates
-            self._emit(row, found)
+            counts["updates"] = self._updates
+            self._emit(row, counts)
 
     def _start(self) -> None:
         if self._reported is None:
@@ -99,19 +99,19 @@ class Census:
         Args:
             beginner: the optimizer, if this was its first step in this process.
         """
-        found = self._count() | {"masters": self._has_masters()}
-        equalities = [] if found["masters"] else [async_copy.of(equality) for equality in self._compared()]
+        counts = self._count() | {"masters": self._has_masters()}
+        equalities = [] if counts["masters"] else [async_copy.of(equality) for equality in self._compared()]
         for transfer in equalities:
             row.later("census", transfer)
         updates = None if new_optimizer is None or self._updates is not None else _updates_of(new_optimizer)
         if updates is not None:
             row.wait_for(updates)
-        row.raw.setdefault("census", []).append((found, equalities, updates))
+        row.raw.setdefault("census", []).append((counts, equalities, updates))
 
-    def _emit(self, row: Row, found: Counts) -> None:
-        if found != self._reported:
-            self._reported = found
-            row.events.append(("weights.census", found))
+    def _emit(self, row: Row, counts: Counts) -> None:
+        if counts != self._reported:
+            self._reported = counts
+            row.events.append(("weights.census", counts))
 
     def _count(self) -> Counts:
         watched = self._session.watched
@@ -215,11 +215,11 @@ def _saved(state_dict: Any) -> Iterator[torch.Tensor]:
 
 def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Number of elements by dtype."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for tensor in tensors:
         if not torch.nn.parameter.is_lazy(tensor):
-            found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
-    return dict(sorted(found.items()))
+            counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return dict(sorted(counts.items()))
 
 
 def _is_half(tensor: torch.Tensor) -> bool:

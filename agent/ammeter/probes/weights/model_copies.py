@@ -88,13 +88,13 @@ class Copies:
     def finish(self, row: Row) -> None:
         for indices, cut, arrived in row.raw["copies"]:
             table = arrived.array().reshape(len(STATISTICS), -1)
-            found = dict(zip(STATISTICS, cut.sums(slices.squares(table, _NORMS)), strict=True))
-            row.fill("weight.norm", indices, np.sqrt(found["norm"]))
-            row.fill("weight.nonfinite", indices, found["nonfinite"])
-            moved = (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
-            row.fill("update.ratio", indices[moved], np.sqrt(found["update"] / found["norm_before"])[moved])
-            meant = found["meant"] > 0
-            row.fill("update.lost", indices[meant], (found["lost"] / found["meant"])[meant])
+            columns = dict(zip(STATISTICS, cut.sums(slices.squares(table, _NORMS)), strict=True))
+            row.fill("weight.norm", indices, np.sqrt(columns["norm"]))
+            row.fill("weight.nonfinite", indices, columns["nonfinite"])
+            moved = (columns["norm_before"] > 0) & np.isfinite(columns["update"] + columns["norm_before"])
+            row.fill("update.ratio", indices[moved], np.sqrt(columns["update"] / columns["norm_before"])[moved])
+            meant = columns["meant"] > 0
+            row.fill("update.lost", indices[meant], (columns["lost"] / columns["meant"])[meant])
 
     def _before_averaging(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds an unknown copy of the watched model, given to AveragedModel.update_parameters(model)."""

@@ -41,7 +41,7 @@ class Weights:
         self._session = session
         self._bucket = session.governor.weights
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()
-        self._again: set[int] = set()
+        self._second_readings: set[int] = set()
         self._open: dict[int, float] = {}
         self._nonfinite = NonfiniteWeights(session)
         self._copies = Copies(session)
@@ -75,26 +75,27 @@ class Weights:
             return
         key, began = id(optimizer), perf_counter()
         self._open.pop(key, None)
-        again = key in self._again
-        self._again.discard(key)
+        is_second = key in self._second_readings
+        self._second_readings.discard(key)
         allowed = self._bucket.allows()
-        if not (allowed or again):
+        if not (allowed or is_second):
             return
         if allowed:
-            self._again.add(key)
+            self._second_readings.add(key)
             self._session.fast_path.avoid()
         gradients_exist = closure_in(args, kwargs) is None
-        self._read(lambda: self._before(optimizer, again, gradients_exist))
+        self._read(lambda: self._before(optimizer, is_second, gradients_exist))
         self._open[key] = perf_counter() - began
 
-    def _before(self, optimizer: torch.optim.Optimizer, again: bool, gradients_exist: bool) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, is_second: bool, gradients_exist: bool) -> None:
         """Reads weights and gradients before a step.
 
         Args:
-            there: whether the gradients of this step exist; otherwise a closure computes them.
+            is_second: whether the last reading was of the previous step.
+            gradients_exist: whether the gradients of this step exist; otherwise a closure computes them.
         """
         self._copies.read(self._session.row)
-        self._reader(optimizer).before(optimizer, again=again, gradients_exist=gradients_exist)
+        self._reader(optimizer).before(optimizer, is_second=is_second, gradients_exist=gradients_exist)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         spent = self._open.pop(id(optimizer), None)
@@ -117,10 +118,10 @@ class Weights:
             unseen(read, ())
 
     def _reader(self, optimizer: torch.optim.Optimizer) -> Updates:
-        found = self._updates.get(optimizer)
-        if found is None:
-            found = self._updates[optimizer] = Updates(self._session.watched, optimizer)
-        return found
+        reader = self._updates.get(optimizer)
+        if reader is None:
+            reader = self._updates[optimizer] = Updates(self._session.watched, optimizer)
+        return reader
 
 
 _NONE: list[Part] = []
@@ -129,26 +130,29 @@ _NONE: list[Part] = []
 def _fill(row: Row, parts: list[Part]) -> None:
     lost = meant = update = weight = bad = product = gradient = earlier = 0.0
     for part in parts:
-        found, shares = part.read(), part.shares
-        row.fill("weight.norm", part.indices, np.sqrt(found["norm"]))
-        row.fill("weight.nonfinite", part.indices, found["nonfinite"])
-        bad += float(found["nonfinite"].sum())
+        columns, shares = part.read(), part.shares
+        row.fill("weight.norm", part.indices, np.sqrt(columns["norm"]))
+        row.fill("weight.nonfinite", part.indices, columns["nonfinite"])
+        bad += float(columns["nonfinite"].sum())
         if _was_skipped_on_device(row, part.optimizer):
             continue
-        changed = part.has_gradient & (found["norm_before"] > 0) & np.isfinite(found["update"] + found["norm_before"])
-        row.fill("update.ratio", part.indices[changed], np.sqrt(found["update"] / found["norm_before"])[changed])
-        update += float((found["update"] * shares)[changed].sum())
-        weight += float((found["norm_before"] * shares)[changed].sum())
-        asked = part.moving() & (found["meant"] > 0)
-        row.fill("update.lost", part.indices[asked], (found["lost"] / found["meant"])[asked])
-        lost += float((found["lost"] * shares)[asked].sum())
-        meant += float((found["meant"] * shares)[asked].sum())
-        lengths = found["gradient"] * found["earlier"]
-        known = part.has_gradient & (lengths > 0) & np.isfinite(lengths + found["product"]) & part.agreeing
-        row.fill("grad.agreement", part.indices[known], (found["product"] / np.sqrt(lengths))[known])
-        product += float((found["product"] * shares)[known].sum())
-        gradient += float((found["gradient"] * shares)[known].sum())
-        earlier += float((found["earlier"] * shares)[known].sum())
+        changed = (
+            part.has_gradient & (columns["norm_before"] > 0) & np.isfinite(columns["update"] + columns["norm_before"])
+        )
+        row.fill("update.ratio", part.indices[changed], np.sqrt(columns["update"] / columns["norm_before"])[changed])
+        update += float((columns["update"] * shares)[changed].sum())
+        weight += float((columns["norm_before"] * shares)[changed].sum())
+        moving = part.moving() & (columns["meant"] > 0)
+        row.fill("update.lost", part.indices[moving], (columns["lost"] / columns["meant"])[moving])
+        lost += float((columns["lost"] * shares)[moving].sum())
+        meant += float((columns["meant"] * shares)[moving].sum())
+        squared_lengths = columns["gradient"] * columns["earlier"]
+        finite = np.isfinite(squared_lengths + columns["product"])
+        agreeing = part.has_gradient & part.agreeing & finite & (squared_lengths > 0)
+        row.fill("grad.agreement", part.indices[agreeing], (columns["product"] / np.sqrt(squared_lengths))[agreeing])
+        product += float((columns["product"] * shares)[agreeing].sum())
+        gradient += float((columns["gradient"] * shares)[agreeing].sum())
+        earlier += float((columns["earlier"] * shares)[agreeing].sum())
     row.scalars["weights_nonfinite"] = bad
     if weight:
         row.scalars["update_ratio"] = math.sqrt(update / weight)

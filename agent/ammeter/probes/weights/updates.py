@@ -38,7 +38,7 @@ class Part:
 
     Attributes:
         indices: the tensors in watched.tensors.
-        sloped: whether each tensor had a gradient.
+        has_gradient: whether each tensor had a gradient.
         rates: (number of parameters, learning rate) of each parameter group.
         at: the tensors' positions among the optimizer's parameters.
         agreeing: whether `earlier` holds the gradients of the previous step.
@@ -113,16 +113,17 @@ class Updates:
         self._readings = 0
         self._make_lanes(self._weights(optimizer)[0])
 
-    def before(self, optimizer: torch.optim.Optimizer, *, again: bool, gradients_exist: bool = True) -> None:
+    def before(self, optimizer: torch.optim.Optimizer, *, is_second: bool, gradients_exist: bool = True) -> None:
         """Reads the weights before a step, and the gradients if they exist.
 
         Args:
-            again: whether the last reading was of the previous step.
-            there: whether the gradients of this step exist; otherwise a closure computes them and after() reads them.
+            is_second: whether the last reading was of the previous step.
+            gradients_exist: whether the gradients of this step exist; otherwise a closure computes them and after()
+                reads them.
         """
         weights, _ = self._weights(optimizer)
         parameters = self._watched.parameters(optimizer)[0]
-        self._agreeing = not self._make_lanes(weights) and again
+        self._agreeing = not self._make_lanes(weights) and is_second
         for lane in self._lanes:
             lane.gradient, lane.earlier = lane.earlier, lane.gradient
             lane.slices.copy([weights[at] for at in lane.at], lane.before)

@@ -97,7 +97,7 @@ def _tick(state: State, tick: Tick) -> State:
     """
     if tick.alive:
         return replace(state, opened=state.opened.over()) if state.opened.active else state
-    silent = (tick.now - tick.heard) / 1e9
+    silent = (tick.now - tick.last_seen) / 1e9
     if state.opened.active or (silent < SILENCE_SECONDS and not tick.offline):
         return state
     died = tick.alive is False

@@ -40,7 +40,7 @@ def test_the_checklist_opens_and_every_runbook_leads_to_it(client: httpx.Client)
         "last checkpoint",
         "Hardware and driver",
         "Resume in float32",
-        "smallest run",
+        "smallest part",
     )
     places = [answer.text.index(step) for step in steps]
     assert sorted(places) == places

@@ -49,7 +49,7 @@ def _shared_route(*, original_route: routing.APIRoute, include_context: Any) -> 
     return _built_routes[key]
 
 
-routing._EffectiveRouteContext.from_api_route = _shared_route  # type: ignore[method-assign,assignment]
+routing._EffectiveRouteContext.from_api_route = _shared_route  # type: ignore[method-assign]
 
 
 def curves(told: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ the state of an adapter, are in half precision on purpose. Integers, the state o
 scales."""
 
 WHY = {
-    "bfloat16": "bfloat16 has 8 bits of precision: Adam's second moment changes by (1 - beta2) = 0.001 of itself per"
-    " step, less than the rounding limit of 0.002 to 0.004, so it does not change",
-    "float16": "float16 ranges from 6e-08 to 65504: Adam's second moment gains (1 - beta2) = 0.001 of the squared"
-    " gradient per step, so it stays zero for gradients below 0.005 and becomes Inf if they stay above 255",
+    "bfloat16": "A second moment changes by (1 - beta2) = 0.001 of itself per step, which is less than bfloat16's"
+    " rounding limit of 0.002 to 0.004, so it does not change.",
+    "float16": "A second moment gains (1 - beta2) = 0.001 of the squared gradient per step, so in float16, which ranges"
+    " from 6e-08 to 65504, it stays zero for gradients below 0.005 and becomes Inf if they stay above 255.",
 }
 """Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one. 2^-24
 and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
@@ -71,7 +71,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"The optimizer's state is {state.dtype}",
         cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
-        f" {state.elements} numbers), so its steps get the wrong size. {wording.sentence(WHY[state.dtype])}.",
+        f" {state.elements} numbers), so its steps get the wrong size. {WHY[state.dtype]}",
         fix=f"{fix} The state of a checkpoint can still be used: load_state_dict casts it to the weights' dtype.",
         evidence={
             "dtype": state.dtype,

@@ -138,8 +138,8 @@ def _conclude(state: State) -> Finding:
         title=f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
         cause=f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
         f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
-        f" {wording.percent(part.share)} of the elements that should have changed did not, most of them in"
-        f" {part.tensor}.",
+        f" {wording.percent(part.share)} of the elements that should have changed did not, the largest share"
+        f" in {part.tensor}.",
         fix=_fix(part),
         tensor=part.tensor,
         module=module_of(part.tensor),

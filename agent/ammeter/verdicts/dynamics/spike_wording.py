@@ -26,13 +26,15 @@ def _ratio(state: State) -> str:
 
 
 def _rise(state: State) -> str:
-    most = f" Most of it is in {state.tensor}." if state.tensor else ""
+    largest = f" {state.tensor} has the largest gradient norm." if state.tensor else ""
     which = wording.of_loss(state.column)
-    loss = f" The loss{which} was {state.loss:.4g} there, {state.loss_before:.4g} before." if state.loss_known else ""
+    loss = ""
+    if state.loss_known:
+        loss = f" The loss{which} was {state.loss:.4g} at that step and {state.loss_before:.4g} before."
     return (
         f"At step {state.first} the norm of the gradients jumped from about {state.usual:.3g} to as much as"
-        f" {state.norm:.3g}, {_ratio(state)} times as much. It was far above its usual range in"
-        f" {wording.count(state.far, 'reading')}.{most}{loss}"
+        f" {state.norm:.3g} ({_ratio(state)} times). It was far above its usual range in"
+        f" {wording.count(state.far, 'reading')}.{largest}{loss}"
     )
 
 

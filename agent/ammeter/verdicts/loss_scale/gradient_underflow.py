@@ -208,8 +208,8 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"{wording.percent(state.share)} of the gradient underflows in float16",
         cause=f"Gradients underflow in float16{at}: {wording.percent(state.share)} of their elements are below 2^-14,"
-        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. Most of them"
-        f" are in {state.tensor}.{history}",
+        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. The largest"
+        f" share is in {state.tensor}.{history}",
         fix=_fix(state, spare),
         tensor=state.tensor or None,
         module=module_of(state.tensor),

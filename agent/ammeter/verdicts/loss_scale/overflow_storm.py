@@ -150,7 +150,7 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(share)} of the steps are skipped",
-        cause=f"{_why(state)}: {skipped} of {applied + skipped} steps {state.opened.since} were skipped, at scales of"
+        cause=f"{_why(state)}: {skipped} of {applied + skipped} steps were skipped {state.opened.since}, at scales of"
         f" up to {wording.scale(top)}. {_levels(state)}",
         fix=_fix(state, tolerated, spare),
         evidence={

@@ -191,7 +191,7 @@ def _before(state: State, constant: bool) -> str:
         known = wording.scale(state.good_scale) if higher else "this scale" if constant else "the first of these scales"
         worked = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been used in an applied step"
         return f"Before, {known} {worked}."
-    return "The scale was above that of the last applied step." if state.highest else "No step was applied before."
+    return "It began above the scale of the last applied step." if state.highest else "No step was applied before."
 
 
 def _after(state: State) -> str:
@@ -206,6 +206,8 @@ def _after(state: State) -> str:
         return f"{again}, so the bad batches have passed."
     if state.lowest <= MIN_USEFUL_SCALE:
         return f" The gradients are non-finite at any scale that was tried, down to {wording.scale(state.lowest)}."
+    if state.weights_nonfinite >= state.opened.first:
+        return f" The weights contain NaN or Inf, read at step {state.weights_nonfinite}."
     return " An overflow is still possible: no step has failed at a scale of 1 or less."
 
 

@@ -80,7 +80,7 @@ def _conclude(state: State) -> Finding:
     harm = (
         f" {were}, and the weights contain NaN or Inf since then, {state.weight} among them."
         if state.weight
-        else f" {were}; no reading has found NaN or Inf in the weights since; torch.isfinite shows whether they do."
+        else f" {were}; no reading has found NaN or Inf in the weights since; check them with torch.isfinite."
         if state.applied
         else " So far no such step was applied; an applied one would write NaN or Inf into the weights."
     )
@@ -88,9 +88,9 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="page",
         title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
-        cause=f"The loss scale underflowed: {opened.since} it is 2^-128 or less, so its inverse is Inf in float32 and"
-        " unscale_ turns finite gradients into Inf and NaN, which GradScaler does not detect because it checks before"
-        f" it multiplies. The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}",
+        cause=f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32 and unscale_"
+        " turns finite gradients into Inf and NaN. GradScaler checks for Inf before that and does not skip the step."
+        f" The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}",
         fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new GradScaler; do not load"
         " this scaler's state. Then find out why the scale fell: either step after step was skipped, or the program"
         " set it.",

@@ -87,8 +87,9 @@ def _overflow(state: State) -> str:
     if not state.frontier.inf:
         known.append("none of the gradients is Inf")
     many = f" The last of these steps had a scale of {wording.scale(state.lowest)}." if state.bad > 1 else ""
-    sample = f"one sample with gradients {2**bits} times the usual ones" if state.headroom_bits >= 1 else "one sample"
+    known_size = f"a sample with gradients {2**bits} times the usual ones would"
+    sample = known_size if state.headroom_bits >= 1 else "an unusual sample could"
     return (
-        f"{many} An overflow is unlikely, because {wording.listed(known)}, but {sample} would cause it: run the same"
-        " batch with GradScaler(init_scale=1) to decide."
+        f"{many} An overflow is unlikely, because {wording.listed(known)}, but {sample} cause it: run the same batch"
+        " with GradScaler(init_scale=1) to decide."
     )

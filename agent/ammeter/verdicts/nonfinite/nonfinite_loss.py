@@ -208,8 +208,9 @@ def _bad_before(state: State) -> str:
 
 def _applied_unsafely(state: State) -> str:
     """Describes applied steps whose gradients were not known to be finite."""
-    scaler = "" if state.scaled else " No GradScaler is in use that would have skipped it."
-    step, its = ("The step was", "its") if state.applied == 1 else (f"{state.applied} such steps were", "their")
+    one = state.applied == 1
+    step, its, them = ("The step was", "its", "it") if one else (f"{state.applied} such steps were", "their", "them")
+    scaler = "" if state.scaled else f" No GradScaler is in use that would have skipped {them}."
     gradients = f"and {its} gradients were not read" if state.unread else "with non-finite gradients"
     if state.harmed:
         weights = f"since then the weights contain NaN or Inf, {state.harmed} among them"

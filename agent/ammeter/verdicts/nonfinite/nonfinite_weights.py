@@ -163,8 +163,8 @@ def _weight_sentences(state: State) -> Iterator[str]:
     if not state.tensor:
         return
     contain = "weight tensor contains" if state.count == 1 else "weight tensors contain"
-    named = state.tensor if state.count == 1 else f"{state.tensor} among them"
-    yield f"{state.count} {contain} NaN or Inf, {named}."
+    named = f": {state.tensor}" if state.count == 1 else f", {state.tensor} among them"
+    yield f"{state.count} {contain} NaN or Inf{named}."
     if state.last_finite >= 0:
         yield f"At step {state.last_finite} the weights that were read were finite."
     if state.deduced >= 0:

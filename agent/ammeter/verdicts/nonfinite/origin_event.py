@@ -69,7 +69,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
         inputs = "inputs" if self.kind == "forward" else "gradients"
         most = f", from {inputs} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
-        return f" It originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."
+        return f" The NaN or Inf originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."
 
     @property
     def argument(self) -> str:

@@ -188,8 +188,8 @@ def test_its_words_have_the_step_the_norms_the_tensor_and_a_limit() -> None:
     assert ("ticket", 80, 82) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The gradient norm jumps to 100 times its usual value" == finding.title
     assert "At step 80 the norm of the gradients jumped from about 0.5 to as much as 50" in finding.cause
-    assert "Most of it is in blocks.1.fc.weight." in finding.cause
-    assert "The loss was 9 there, 2 before." in finding.cause
+    assert "blocks.1.fc.weight has the largest gradient norm." in finding.cause
+    assert "The loss was 9 at that step and 2 before." in finding.cause
     assert "clip_grad_norm_(model.parameters(), 1)" in finding.fix
     assert ("blocks.1.fc.weight", "blocks.1.fc") == (finding.tensor, finding.module)
 

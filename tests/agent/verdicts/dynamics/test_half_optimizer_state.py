@@ -23,12 +23,12 @@ def test_it_opens_with_the_census_that_shows_it() -> None:
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The optimizer's state is bfloat16" == finding.title
     assert "The optimizer's state is in half precision (75 %, 1500 of 2000 numbers)" in finding.cause
-    assert "less than the rounding limit of 0.002 to 0.004, so it does not change" in finding.cause
+    assert "less than bfloat16's rounding limit of 0.002 to 0.004, so it does not change" in finding.cause
     assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
 
 
 def test_in_float16_the_range_is_the_reason() -> None:
-    assert "stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9})).cause
+    assert "it stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9})).cause
 
 
 def test_where_the_weights_are_half_too_the_state_follows_them() -> None:

@@ -129,5 +129,7 @@ def test_where_the_rows_have_no_norms_per_tensor_the_event_names_the_place() -> 
 def test_where_the_weights_are_nan_themselves_it_does_not_call_them_unharmed() -> None:
     finding = found(poisoned(collapse(warm(40), 6), "blocks.1.fc.weight"))
     assert "Stop the run: the weights contain NaN or Inf themselves" in finding.fix
+    assert "The weights contain NaN or Inf, read at step" in finding.cause
+    assert "An overflow is still possible" not in finding.cause
     assert "Restore a checkpoint from before step 40" in finding.fix
     assert "changed no weight" not in finding.fix

@@ -100,7 +100,7 @@ def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
     told = {"kind": "forward", "module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "dtype": "float16"}
     finding = found(stream.event("origin.found", **told, direction="forward", absmax=812.0, nans=0, infs=4, since=1))
     assert (
-        "It originated in the forward pass of blocks.1.fc (AddmmBackward0, float16), from inputs of at most 812."
+        "originated in the forward pass of blocks.1.fc (AddmmBackward0, float16), from inputs of at most 812."
         in finding.cause
     )
     assert "so no weight was changed" in finding.cause
@@ -179,5 +179,8 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
 def test_a_loss_function_that_makes_the_nan_is_told_with_what_loss_functions_do() -> None:
     stream = born(warm(40).good(65536, loss=float("nan")), module="", op="NllLossBackward0", absmax=0.0, since=0)
     finding = findings(stream)["nonfinite-loss"]
-    assert "It originated in the forward pass of the model's own code (NllLossBackward0, float16)." in finding.cause
+    assert (
+        "The NaN or Inf originated in the forward pass of the model's own code (NllLossBackward0, float16)."
+        in finding.cause
+    )
     assert "a mean over no targets (all ignored)" in finding.fix

@@ -40,13 +40,13 @@ def with_epoch(before: Any, epoch: float, time: int) -> list[Any]:
 
 def from_config(config: Mapping[str, Any], world_size: int) -> dict[str, float]:
     """Reads steps_per_epoch, and samples_per_epoch of one rank, from a config."""
-    found: dict[str, float] = {}
+    settings: dict[str, float] = {}
     if _is_count(config.get("steps_per_epoch")):
-        found["steps_per_epoch"] = config["steps_per_epoch"]
+        settings["steps_per_epoch"] = config["steps_per_epoch"]
     samples = next((config[name] for name in SAMPLES_PER_EPOCH if _is_count(config.get(name))), None)
     if samples is not None:
-        found["samples_per_epoch"] = samples / max(1, world_size)
-    return found
+        settings["samples_per_epoch"] = samples / max(1, world_size)
+    return settings
 
 
 def seconds(counters: Mapping[str, Any]) -> float | None:
@@ -57,14 +57,14 @@ def seconds(counters: Mapping[str, Any]) -> float | None:
     """
     epochs, spent = counters.get("epochs"), counters.get("step_seconds", 0)
     if epochs and epochs[2] > epochs[0]:
-        found = (epochs[3] - epochs[1]) / 1e9 / (epochs[2] - epochs[0])
+        duration = (epochs[3] - epochs[1]) / 1e9 / (epochs[2] - epochs[0])
     elif counters.get("steps_per_epoch") and counters.get("steps"):
-        found = counters["steps_per_epoch"] * spent / counters["steps"]
+        duration = counters["steps_per_epoch"] * spent / counters["steps"]
     elif counters.get("samples_per_epoch") and counters.get("samples"):
-        found = counters["samples_per_epoch"] * spent / counters["samples"]
+        duration = counters["samples_per_epoch"] * spent / counters["samples"]
     else:
         return None
-    return float(found) if 0 < found < math.inf else None
+    return float(duration) if 0 < duration < math.inf else None
 
 
 def _is_count(value: Any) -> bool:

@@ -9,8 +9,8 @@ from ammeter.wire.columns import Floats, Mask, View, measured
 
 def positive(column: Floats) -> Mask:
     """True where a value was measured and is above 0."""
-    found: Mask = measured(column) & (column > 0)
-    return found
+    above: Mask = measured(column) & (column > 0)
+    return above
 
 
 def nonfinite_gradients(view: View) -> Mask:
@@ -20,15 +20,15 @@ def nonfinite_gradients(view: View) -> Mask:
     counted and none is non-finite, the norm of finite gradients overflowed.
     """
     norms, elements = view.scalar("grad_norm"), view.scalar("grad_nonfinite")
-    found: Mask = (measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0)
-    return found
+    nonfinite: Mask = (measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0)
+    return nonfinite
 
 
 def nonfinite_losses(view: View) -> Mask:
     """True for rows whose loss is NaN or Inf."""
     loss = view.loss()
-    found: Mask = measured(loss) & ~np.isfinite(loss)
-    return found
+    nonfinite: Mask = measured(loss) & ~np.isfinite(loss)
+    return nonfinite
 
 
 def count(rows: Mask) -> int:

@@ -95,7 +95,7 @@ def summary_of(streams: Sequence[StreamSummary], norm_of_shards: ColumnSummary |
             sum(stream.followed for stream in lead), sum(stream.followable for stream in lead)
         ),
         "step_seconds": float(np.median(step_seconds)) if step_seconds else None,
-        "seconds_per_epoch": next((found for stream in reversed(lead) if (found := stream.seconds_per_epoch)), None),
+        "seconds_per_epoch": next((epoch for stream in reversed(lead) if (epoch := stream.seconds_per_epoch)), None),
         "checkpoint_restores": dict(sorted(sum((stream.restores for stream in lead), Counter[str]()).items())),
         "lost": run_counters.losses_of(stream.lost for stream in streams),
         "no_step": unstepped(streams),
@@ -164,13 +164,13 @@ def continued(streams: Sequence[StreamSummary]) -> set[str]:
     Their end is not the end of the run.
     """
     attempts = _attempts([stream for stream in streams if stream.is_rank])
-    found = set()
+    streams_before: set[str] = set()
     for at, attempt in enumerate(attempts):
         for stream in attempt:
             ended = stream.life.ended
             if ended is not None and any(ended <= other.life.began for later in attempts[at + 1 :] for other in later):
-                found.add(stream.stream)
-    return found
+                streams_before.add(stream.stream)
+    return streams_before
 
 
 def instant(nanoseconds: int) -> str | None:

@@ -19,7 +19,7 @@ from ammeter_server.db.queries import events
 from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.db.queries.steps.sources import stored_lives
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection
-from ammeter_server.runs.run_chain import line_of
+from ammeter_server.runs.run_chain import chain_of
 
 MAX_CACHED_STEPS = 4_000_000
 """Steps of all cached histories, at about 80 bytes each."""
@@ -63,7 +63,7 @@ class RunHistoryCache:
             The history; None if the deadline passed before all was read.
         """
         with store.reading() as connection:
-            line = [row for row in line_of(connection, run.id) if row.project == run.project] or [run]
+            line = [row for row in chain_of(connection, run.id) if row.project == run.project] or [run]
             known = [(row.id, life) for row in line for life in lives(stored_lives(connection, row.id))]
         lowest = min((life[0].rank for _, life in known), default=0)
         compared = [(row, life[0]) for row, life in known if life[0].rank == lowest]

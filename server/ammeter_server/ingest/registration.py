@@ -12,7 +12,7 @@ from ammeter_server.db.queries import streams
 from ammeter_server.http import limits
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.http.problems import Problem
-from ammeter_server.runs.run_chain import NO_PROJECT, home
+from ammeter_server.runs.run_chain import NO_PROJECT, assign_run
 from ammeter_server.runs.run_ids import find
 
 MAX_STREAMS = 16_384
@@ -55,7 +55,7 @@ def place_stream(connection: Connection, request: IngestRequest, batch: frames.B
     """Sets the run under which the stream is stored. Raises a 404 problem for another project's stream."""
     hello = _hello(batch)
     began, said = (hello.started, line(hello.project)) if hello else (None, None)
-    found = home(connection, request.called, request.stream, began, request.project, said)
+    found = assign_run(connection, request.called, request.stream, began, request.project, said)
     return replace(request, run=found.run, named=request.called, external=found.external, after=found.after)
 
 

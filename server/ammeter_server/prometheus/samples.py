@@ -207,7 +207,7 @@ def _add_devices(shown: Exposition, run: Row[Any], streams: Sequence[Row[Any]], 
     several = devices.of_run(streams, now)
     used = [device.memory_used_bytes for device in several if device.memory_used_bytes is not None]
     shown.add("ammeter_device_memory_bytes", max(used, default=None), run.id, "used")
-    for each in devices.few(several, MAX_DEVICES):
+    for each in devices.limited(several, MAX_DEVICES):
         labels = (run.id, each.host[:MAX_LABEL_CHARS], each.name, each.gpu, each.uuid)
         shown.add("ammeter_device_utilization_ratio", each.utilization, *labels)
         shown.add("ammeter_device_power_watts", each.power_watts, *labels)

@@ -14,8 +14,8 @@ from typing import Any
 
 from ammeter_server.db import Row
 
-FRESH = 30 * 10**9
-"""Age in ns from which a shipper's readings are dropped: the current state of the device is unknown by then."""
+MAX_AGE_NS = 30 * 10**9
+"""Age from which a shipper's readings are dropped: the current state of the device is unknown by then."""
 
 ALL = "all"
 """The number of a device that stands for all devices of a host."""
@@ -57,20 +57,21 @@ def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
     """
     newest: dict[str, Row[Any]] = {}
     for stream in sorted(streams, key=lambda stream: stream.started):
-        if stream.role == "host" and stream.bye_reason is None and stream.last_seen >= now - FRESH:
+        if stream.role == "host" and stream.bye_reason is None and stream.last_seen >= now - MAX_AGE_NS:
             newest[stream.host] = stream
     return [device for _, stream in sorted(newest.items()) for device in _of_host(stream)]
 
 
-def few(devices: Sequence[Device], most: int) -> list[Device]:
-    """Returns the devices, or one per host if there are more than `most`.
+def limited(devices: Sequence[Device], max_devices: int) -> list[Device]:
+    """Returns the devices, or one per host if there are more than `max_devices`.
 
-    A host's device has the means of its devices and their highest temperature. At most `most` hosts are returned.
+    A host's device has the means of its devices and their highest temperature. At most `max_devices` hosts are
+    returned.
     """
-    if len(devices) <= most:
+    if len(devices) <= max_devices:
         return list(devices)
-    of_hosts = [_as_one(list(several)) for _, several in groupby(devices, key=lambda device: device.host)]
-    return of_hosts[:most]
+    of_hosts = [_as_one(list(group)) for _, group in groupby(devices, key=lambda device: device.host)]
+    return of_hosts[:max_devices]
 
 
 def highest(ranks: Sequence[Row[Any]], column: str) -> float | None:
@@ -85,9 +86,9 @@ def highest(ranks: Sequence[Row[Any]], column: str) -> float | None:
 
 def _of_host(stream: Row[Any]) -> Iterable[Device]:
     """Yields the host's devices by number, from the counters of event devices.found."""
-    for gpu, said in sorted(stream.counters.get("devices", {}).items(), key=lambda item: (len(item[0]), item[0])):
-        read = {name: _number(stream.latest, f"{name}.{gpu}") for name in READINGS}
-        yield Device(stream.host, gpu, said["uuid"], said["model"], **read)
+    for gpu, identity in sorted(stream.counters.get("devices", {}).items(), key=lambda item: (len(item[0]), item[0])):
+        readings = {name: _number(stream.latest, f"{name}.{gpu}") for name in READINGS}
+        yield Device(stream.host, gpu, identity["uuid"], identity["model"], **readings)
 
 
 def _as_one(several: Sequence[Device]) -> Device:

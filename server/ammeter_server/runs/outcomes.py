@@ -12,7 +12,7 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding
 
-HEALTH = frozenset({"nonfinite-loss", "nonfinite-gradient", "scale-collapse"})
+NO_PROGRESS = frozenset({"nonfinite-loss", "nonfinite-gradient", "scale-collapse"})
 """Verdicts that mean, with severity page and still active at the end, that the training learned nothing any more."""
 
 POISONED = "nonfinite-weights"
@@ -39,9 +39,9 @@ def of_run(state: str, byes: Collection[str | None], findings: Iterable[Finding]
 
 def has_diverged(findings: Iterable[Finding], losses: Iterable[Any]) -> bool:
     """Whether the run ended with non-finite weights or loss, or while all steps were skipped."""
-    held = [finding for finding in findings if finding.active]
-    poisoned = any(finding.verdict == POISONED for finding in held)
-    stuck = any(finding.verdict in HEALTH and finding.severity == "page" for finding in held)
+    active = [finding for finding in findings if finding.active]
+    poisoned = any(finding.verdict == POISONED for finding in active)
+    stuck = any(finding.verdict in NO_PROGRESS and finding.severity == "page" for finding in active)
     return poisoned or stuck or any(is_nonfinite(loss) for loss in losses)
 
 

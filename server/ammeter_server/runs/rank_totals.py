@@ -54,8 +54,8 @@ def counters_of(ranks: Iterable[Row[Any]]) -> Counters:
 
     Without histograms and their sums, which only /metrics uses.
     """
-    counted = run_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
-    return {name: value for name, value in counted.items() if not name.endswith(("_histogram", "_sum"))}
+    totals = run_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
+    return {name: value for name, value in totals.items() if not name.endswith(("_histogram", "_sum"))}
 
 
 def precision(ranks: Sequence[Row[Any]]) -> str | None:
@@ -71,10 +71,10 @@ def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:
     return run_counters.losses_of(stream.lost for stream in streams)
 
 
-def fallbacks(ranks: Iterable[Row[Any]], most: int) -> dict[tuple[str, str], float]:
+def fallbacks(ranks: Iterable[Row[Any]], max_entries: int) -> dict[tuple[str, str], float]:
     """Returns (operator, reason) -> share of the eligible FLOPs, the largest of all ranks.
 
-    Entries beyond `most` are combined into one.
+    Entries beyond `max_entries` are combined into one.
     """
     shares: dict[str, float] = {}
     for stream in ranks:
@@ -82,6 +82,6 @@ def fallbacks(ranks: Iterable[Row[Any]], most: int) -> dict[tuple[str, str], flo
             shares[name] = max(share, shares.get(name, 0.0))
     other = shares.pop(f"{OTHER} {OTHER}", 0.0)
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    rest = min(other + sum(share for _, share in ranked[most:]), 1.0)
-    told = {(op, reason): share for name, share in ranked[:most] for op, _, reason in [name.rpartition(" ")]}
-    return told | ({(OTHER, OTHER): rest} if rest else {})
+    remainder = min(other + sum(share for _, share in ranked[max_entries:]), 1.0)
+    largest = {(op, reason): share for name, share in ranked[:max_entries] for op, _, reason in [name.rpartition(" ")]}
+    return largest | ({(OTHER, OTHER): remainder} if remainder else {})

@@ -18,8 +18,8 @@ from ammeter_server.db.queries import judge, streams
 from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
-AFTER = 3600 * 10**9
-"""Time in ns after its end in which a new process continues a run: for a requeued job or a rebooting node."""
+MAX_PAUSE_NS = 3600 * 10**9
+"""Time after its end in which a new process continues a run: for a requeued job or a rebooting node."""
 
 MAX_RUNS_PER_CHAIN = 32
 """Runs in a chain. Further beginnings under the same id join the last run, until the first ones are deleted."""
@@ -29,7 +29,7 @@ NO_PROJECT = "default"
 
 
 @dataclass(frozen=True)
-class Home:
+class AssignedRun:
     """The run that a stream belongs to.
 
     Attributes:
@@ -48,28 +48,33 @@ def successor(external: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"successor of {external}"))
 
 
-def line_of(connection: Connection, run: str) -> list[Row[Any]]:
+def chain_of(connection: Connection, run: str) -> list[Row[Any]]:
     """Returns the chain of a run, first run first: its predecessors, itself, its successors."""
-    found: list[Row[Any]] = []
+    chain: list[Row[Any]] = []
     before: str | None = run
-    while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
+    while before is not None and len(chain) <= MAX_RUNS_PER_CHAIN:
         row = judge.run_unlocked(connection, before)
         if row is None:
             break
-        found.insert(0, row)
+        chain.insert(0, row)
         before = (row.environment or {}).get("continues")
-    while found and len(found) <= MAX_RUNS_PER_CHAIN:
-        following = run_ids.find(connection, found[-1].project, successor(found[-1].external_id))
+    while chain and len(chain) <= MAX_RUNS_PER_CHAIN:
+        following = run_ids.find(connection, chain[-1].project, successor(chain[-1].external_id))
         row = judge.run_unlocked(connection, following) if following else None
         if row is None:
             break
-        found.append(row)
-    return found
+        chain.append(row)
+    return chain
 
 
-def home(
-    connection: Connection, named: str, stream: str, began: int | None, project: str | None, said: str | None = None
-) -> Home:
+def assign_run(
+    connection: Connection,
+    named: str,
+    stream: str,
+    began: int | None,
+    project: str | None,
+    hello_project: str | None = None,
+) -> AssignedRun:
     """Returns the run for a stream whose sender names the run `named`.
 
     This is the run that already contains the stream. Otherwise it is the first run of the chain that had not been over
@@ -81,22 +86,24 @@ def home(
         stream: The stream.
         began: When the process began, in ns; None if unknown.
         project: The sender's project; None for a sender of all projects.
-        said: The project in the hello of a sender of all projects.
+        hello_project: The project in the hello of a sender of all projects.
 
     Raises:
         Problem: 404, if the stream belongs to another project.
     """
     names = list(islice(accumulate(repeat(named), lambda before, _: successor(before)), MAX_RUNS_PER_CHAIN + 1))
     if project is None:
-        holders = streams.runs_with_stream(connection, names, stream)
-        held = min(holders, key=lambda row: (row.project != said, row.id != row.external_id, row.id), default=None)
-        if held is not None:
-            return Home(held.id, held.external_id)
-        return _first_open(_line(connection, names, said or _project_of(connection, named), True), began)
-    places = _line(connection, names, project, False)
+        owners = streams.runs_with_stream(connection, names, stream)
+        owner = min(
+            owners, key=lambda row: (row.project != hello_project, row.id != row.external_id, row.id), default=None
+        )
+        if owner is not None:
+            return AssignedRun(owner.id, owner.external_id)
+        return _first_open(_chain(connection, names, hello_project or _project_of(connection, named), True), began)
+    places = _chain(connection, names, project, False)
     for place in places:
         if place.row is not None and streams.exists(connection, place.run, stream):
-            return Home(place.run, place.external)
+            return AssignedRun(place.run, place.external)
     if streams.runs_with_stream(connection, names, stream):
         raise Problem(404, f"stream {stream} of run {named} is not known to this token's project")
     return _first_open(places, began)
@@ -114,7 +121,7 @@ class _Place:
     row: Row[Any] | None
 
 
-def _line(connection: Connection, names: list[str], project: str, adopts: bool) -> list[_Place]:
+def _chain(connection: Connection, names: list[str], project: str, adopts: bool) -> list[_Place]:
     """Returns the project's runs of a chain, then the first place without a run.
 
     The first runs of the chain may be deleted.
@@ -126,29 +133,29 @@ def _line(connection: Connection, names: list[str], project: str, adopts: bool) 
         adopts: Whether the project gets a run without a project, which so far has only losses.
     """
     ids = [run for name in names for run in run_ids.candidates(project, name)]
-    there, gone = streams.runs_of(connection, ids), run_deletion.of(connection, ids)
+    existing, deleted = streams.runs_of(connection, ids), run_deletion.of(connection, ids)
     places = []
     for name in names:
-        run = run_ids.pick(there, project, name)
-        if run is None and adopts and name in there and _is_nobodys(there[name]):
+        run = run_ids.pick(existing, project, name)
+        if run is None and adopts and name in existing and _is_unassigned(existing[name]):
             run = name
-        row = there[run] if run else None
-        run = run or _deleted(gone, project, name) or run_ids.free({*there, *gone}, project, name)
+        row = existing[run] if run else None
+        run = run or _deleted_id(deleted, project, name) or run_ids.free({*existing, *deleted}, project, name)
         places.append(_Place(run, name, row))
     first = next((number for number, place in enumerate(places) if place.row is not None), 0)
-    behind = next((number for number in range(first, len(places)) if places[number].row is None), len(places) - 1)
-    return places[first : behind + 1]
+    end = next((number for number in range(first, len(places)) if places[number].row is None), len(places) - 1)
+    return places[first : end + 1]
 
 
-def _deleted(gone: Mapping[str, str], project: str, external: str) -> str | None:
+def _deleted_id(deleted: Mapping[str, str], project: str, external: str) -> str | None:
     """Returns the id of the project's deleted run, which accepts no more data."""
-    ours = (run for run in run_ids.candidates(project, external) if gone.get(run) in (project, ""))
+    ours = (run for run in run_ids.candidates(project, external) if deleted.get(run) in (project, ""))
     return next(ours, None)
 
 
-def _first_open(places: list[_Place], began: int | None) -> Home:
+def _first_open(places: list[_Place], began: int | None) -> AssignedRun:
     number = next((number for number, place in enumerate(places) if not _over(place.row, began)), len(places) - 1)
-    return Home(places[number].run, places[number].external, places[number - 1].run if number else None)
+    return AssignedRun(places[number].run, places[number].external, places[number - 1].run if number else None)
 
 
 def _project_of(connection: Connection, named: str) -> str:
@@ -159,11 +166,11 @@ def _project_of(connection: Connection, named: str) -> str:
     return streams.run_project(connection, named) or run_deletion.of(connection, [named]).get(named) or NO_PROJECT
 
 
-def _is_nobodys(row: Row[Any]) -> bool:
+def _is_unassigned(row: Row[Any]) -> bool:
     return bool(row.project == NO_PROJECT and not row.started)
 
 
 def _over(row: Row[Any] | None, began: int | None) -> bool:
     if row is None or began is None or row.ended is None or row.state not in ("ended", "lost"):
         return False
-    return bool(began > row.ended + AFTER)
+    return bool(began > row.ended + MAX_PAUSE_NS)

@@ -23,8 +23,8 @@ _RESERVED_VARIANT = 0b111 << 61
 
 def id_of(project: str, external: str) -> str:
     """Returns the id of a project's run if another project's run has its external id."""
-    made = uuid.uuid5(NAMESPACE, f"{project}\0{external}")
-    return str(uuid.UUID(int=made.int | _RESERVED_VARIANT))
+    hashed = uuid.uuid5(NAMESPACE, f"{project}\0{external}")
+    return str(uuid.UUID(int=hashed.int | _RESERVED_VARIANT))
 
 
 def is_reserved(run: str) -> bool:
@@ -45,15 +45,17 @@ def find(connection: Connection, project: str, external: str) -> str | None:
 
     None if there is none.
     """
-    there = streams.runs_of(connection, candidates(project, external))
-    return pick(there, project, external)
+    existing = streams.runs_of(connection, candidates(project, external))
+    return pick(existing, project, external)
 
 
-def pick(there: Mapping[str, Row[Any]], project: str, external: str) -> str | None:
+def pick(existing: Mapping[str, Row[Any]], project: str, external: str) -> str | None:
     """Does the same among runs that were already read, by their ids."""
-    return next((run for run in candidates(project, external) if run in there and there[run].project == project), None)
+    return next(
+        (run for run in candidates(project, external) if run in existing and existing[run].project == project), None
+    )
 
 
-def free(there: Iterable[str], project: str, external: str) -> str:
+def free(existing: Iterable[str], project: str, external: str) -> str:
     """Returns the id of a new run of the project."""
-    return id_of(project, external) if external in there else external
+    return id_of(project, external) if external in existing else external

@@ -57,12 +57,12 @@ SHORTEST_PART = 8
 def published() -> list[tuple[str, re.Pattern[str]]]:
     detectors: set[Any] = set(get_mapping_from_secret_type_to_class().values())
     return [
-        (each.__name__, pattern)
-        for each in sorted(detectors, key=lambda each: str(each.__name__))
-        if issubclass(each, RegexBasedDetector)
-        and isinstance(each.denylist, list | tuple)
-        and each.__name__ != ADDRESSES
-        for pattern in each.denylist
+        (detector.__name__, pattern)
+        for detector in sorted(detectors, key=lambda detector: str(detector.__name__))
+        if issubclass(detector, RegexBasedDetector)
+        and isinstance(detector.denylist, list | tuple)
+        and detector.__name__ != ADDRESSES
+        for pattern in detector.denylist
     ]
 
 
@@ -74,7 +74,7 @@ def redactor() -> Redactor:
 
 
 def secret_of(found: re.Match[str]) -> str:
-    parts = [each for each in found.groups() if each and len(each) >= SHORTEST_PART]
+    parts = [group for group in found.groups() if group and len(group) >= SHORTEST_PART]
     return str(max(parts, key=len, default=found[0])).strip("\"' =:")
 
 
@@ -118,7 +118,7 @@ def test_samples_of_published_patterns_are_cut(name: str, pattern: re.Pattern[st
         found = pattern.search(sample)
         assume(found is not None)
         assert found is not None
-        assume(not any(re.fullmatch(each, sample) for each in left_to_stand))
+        assume(not any(re.fullmatch(form, sample) for form in left_to_stand))
         said, secret = sample, secret_of(found)
         if name == MARKERS:
             secret = "MIIEpAIBAAKCAQEAx7Zq0Vb3"
@@ -138,5 +138,5 @@ def test_what_is_left_to_stand_is_innocent(words: str, said: str, reason: str) -
 
 
 def test_nothing_innocent_is_cut_from_a_text() -> None:
-    for each in INNOCENT:
-        assert each == redactor().plain(each)
+    for text in INNOCENT:
+        assert text == redactor().plain(text)

@@ -30,10 +30,10 @@ def said(value: Any) -> str:
 def test_there_are_two_hundred_secrets_and_fifty_innocent_words() -> None:
     assert len(SECRETS) >= 200
     assert len(INNOCENT) >= 50
-    assert len(SECRETS) == len({each.secret for each in SECRETS})
+    assert len(SECRETS) == len({sample.secret for sample in SECRETS})
 
 
-@pytest.mark.parametrize("sample", SECRETS, ids=lambda each: each.name)
+@pytest.mark.parametrize("sample", SECRETS, ids=lambda sample: sample.name)
 def test_no_secret_leaves_by_a_config(sample: Sample) -> None:
     plain = redactor().plain({"said": sample.value, "list": [sample.value]})
     assert sample.secret not in said(plain)
@@ -42,7 +42,7 @@ def test_no_secret_leaves_by_a_config(sample: Sample) -> None:
     msgspec.msgpack.encode(plain)
 
 
-@pytest.mark.parametrize("sample", SECRETS, ids=lambda each: each.name)
+@pytest.mark.parametrize("sample", SECRETS, ids=lambda sample: sample.name)
 def test_no_secret_leaves_by_a_tag_or_a_text(sample: Sample) -> None:
     if isinstance(sample.value, dict) and len(sample.value) == 1:
         assert sample.secret not in said(redactor().tags(sample.value))
@@ -60,12 +60,14 @@ def test_no_secret_leaves_by_a_tag_or_a_text(sample: Sample) -> None:
 
 
 PRINTED = [
-    each for each in SECRETS if not each.name.startswith(("object", "slots", "nested tokens", "deep", "kubernetes"))
+    sample
+    for sample in SECRETS
+    if not sample.name.startswith(("object", "slots", "nested tokens", "deep", "kubernetes"))
 ]
 
 
 @pytest.mark.parametrize(
-    "sample", [each for each in PRINTED if not isinstance(each.value, str)], ids=lambda each: each.name
+    "sample", [sample for sample in PRINTED if not isinstance(sample.value, str)], ids=lambda sample: sample.name
 )
 def test_no_secret_leaves_where_a_value_was_printed_into_a_text(sample: Sample) -> None:
     assert sample.secret not in redactor().text(f"bad arguments: {sample.text}")

@@ -26,12 +26,13 @@ TELLS_EVERYTHING = """
 from tests.agent.secret_samples import INNOCENT, secrets
 
 samples = secrets()
-texts = [each.text for each in samples]
-config = {"all": [each.value for each in samples], "innocent": list(INNOCENT)}
+texts = [sample.text for sample in samples]
+config = {"all": [sample.value for sample in samples], "innocent": list(INNOCENT)}
 tags = {"innocent": "tokens of 4096"}
-for each in samples:
-    (config if isinstance(each.value, dict) else {}).update(each.value if isinstance(each.value, dict) else {})
-    tags.update(each.value if isinstance(each.value, dict) else {f"tag {each.name}": each.text})
+for sample in samples:
+    if isinstance(sample.value, dict):
+        config.update(sample.value)
+    tags.update(sample.value if isinstance(sample.value, dict) else {f"tag {sample.name}": sample.text})
 sys.argv[1:] = ["--hub-token", samples[1].secret, "--max-tokens", "512", *texts]
 os.environ["MY_SERVICE_TOKEN"] = "zyxw-" + samples[3].secret
 model = torch.nn.Sequential(model)
@@ -69,13 +70,13 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Leavings:
         )
         ended = program.end()
         assert 1 == ended.code, ended.err
-        batches = [each.batch for each in double.requests]
-    (run,) = [each for each in ended.folder.glob("*") if each.is_dir()]
+        batches = [request.batch for request in double.requests]
+    (run,) = [folder for folder in ended.folder.glob("*") if folder.is_dir()]
     return Leavings(
         ended.out,
         b"".join(map(codec.encode_batch, batches)),
         [item for batch in batches for item in batch.items if isinstance(item, Hello)],
-        b"".join(each.read_bytes() for each in sorted(ended.folder.rglob("*")) if each.is_file()),
+        b"".join(file.read_bytes() for file in sorted(ended.folder.rglob("*")) if file.is_file()),
         output("report", str(run)),
         output("report", str(run), "--json"),
         output("report", str(run), "--postmortem", "-"),
@@ -94,7 +95,7 @@ def test_no_secret_is_in_what_a_run_leaves(left: Leavings, where: str) -> None:
     found = getattr(left, where)
     said = found if isinstance(found, bytes) else "".join(found.split()).encode()
     assert said
-    leaked = [each.name for each in secrets() if each.secret.split()[-1].encode() in said]
+    leaked = [secret.name for secret in secrets() if secret.secret.split()[-1].encode() in said]
     assert [] == leaked
 
 
@@ -139,6 +140,6 @@ def test_a_secret_in_a_parameter_group_is_not_told(tmp_path: Path) -> None:
     run = ammeter.watch(model, torch.optim.SGD(groups, lr=0.1), dir=tmp_path)
     run.close()
     _, frames = stream(run.id, tmp_path)
-    (hello,) = [each for each in frames if isinstance(each, Hello)]
+    (hello,) = [frame for frame in frames if isinstance(frame, Hello)]
     assert "hunter2hunter2" not in str(hello)
     assert "not set, bias" == hello.environment["optimizer.kind"]

@@ -127,12 +127,12 @@ def test_a_few_long_steps_say_the_share_that_is_small_although_the_start_is_in_i
 def test_lives_of_a_rank_each_have_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overhead, "START_SECONDS", 3600.0)  # of both: on a busy machine steps take longer
     counted = [StreamSummary(name) for name in ("a", "b")]
-    rows = [trained(tmp_path / each.stream, 100) for each in counted]
-    for each, read in zip(counted, rows, strict=True):
-        each.add(read)
+    rows = [trained(tmp_path / summary.stream, 100) for summary in counted]
+    for stream_summary, view in zip(counted, rows, strict=True):
+        stream_summary.add(view)
     told = run_summary.summary_of(counted)
     assert 200 == told["overhead_start_steps"]
-    assert pytest.approx(sum(costs(each) for each in rows), abs=1e-5) == told["overhead_start_seconds"]
+    assert pytest.approx(sum(costs(view) for view in rows), abs=1e-5) == told["overhead_start_seconds"]
 
 
 def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(

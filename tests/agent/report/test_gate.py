@@ -48,7 +48,7 @@ def gate(capsys: Output, *words: str | Path) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     code = main(["gate", *map(str, words), "--json"])
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, {each["name"]: each for each in told["checks"]} | {"within": told["within"]}
+    return code, {check["name"]: check for check in told["checks"]} | {"within": told["within"]}
 
 
 def report(capsys: Output, *words: str | Path) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_the_report_compares_with_the_run_that_is_given_or_named_by_a_tag(tmp_pa
     named = train(tmp_path, "named", spoil=0.05, tags={"baseline": "base"})
     for words in ((worse, "--baseline", base), (worse, "--baseline", "base"), (named,)):
         told = report(capsys, *words)
-        assert ["validation-drift"] == [each["verdict"] for each in told["findings"]]
+        assert ["validation-drift"] == [finding["verdict"] for finding in told["findings"]]
         assert ("base", pytest.approx(0.05)) == (told["baseline"]["name"], told["baseline"]["validation_delta"])
         assert "validation-drift" in told["summary"]["checked"]
     alone = report(capsys, worse)
@@ -151,7 +151,7 @@ def test_of_several_runs_of_a_name_the_newest_that_began_before_is_the_baseline(
     run = train(tmp_path, "run", spoil=0.05, tags={"baseline": "base"})
     train(tmp_path, "base", spoil=0.05)
     assert pytest.approx(0.05) == report(capsys, run)["baseline"]["validation_delta"]
-    (stream,) = (each for each in run.iterdir() if each.is_dir())
+    (stream,) = (folder for folder in run.iterdir() if folder.is_dir())
     assert pytest.approx(0.05) == report(capsys, stream)["baseline"]["validation_delta"]
     assert (
         pytest.approx(0.05)
@@ -163,7 +163,7 @@ def test_of_all_runs_the_baseline_itself_is_not_compared(tmp_path: Path, capsys:
     train(tmp_path, "base")
     train(tmp_path, "run")
     both = report(capsys, tmp_path, "--all", "--baseline", "base")["items"]
-    assert [None, "base"] == [each["baseline"] and each["baseline"]["name"] for each in both]
+    assert [None, "base"] == [document["baseline"] and document["baseline"]["name"] for document in both]
 
 
 def test_an_agreed_delta_stands_in_a_tag(tmp_path: Path, capsys: Output) -> None:
@@ -184,4 +184,4 @@ def test_a_real_run_in_half_precision_is_known_as_one(tmp_path: Path, capsys: Ou
     told = report(capsys, train(tmp_path, "half", half=True), "--baseline", "base")
     assert "bfloat16" == told["run"]["precision"]
     assert told["baseline"]["speedup"] > 0
-    assert "not-reproducible" not in [each["verdict"] for each in told["findings"]]
+    assert "not-reproducible" not in [finding["verdict"] for finding in told["findings"]]

@@ -77,7 +77,7 @@ def test_two_models_are_named_with_their_parameters_and_nothing_is_compared(tmp_
     assert (None, None, [], None) == (pair.speed, pair.memory, pair.validations, pair.worst)
     capsys.readouterr()
     assert 3 == main(["gate", str(run), "base", "--slower", "5", "--drift", "1", "--json"])
-    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert "differ in model" in checks["settings"]["said"]
     for name in ("speed", "validation"):
         assert (None, True) == (checks[name]["within"], checks[name]["asked"])
@@ -99,7 +99,7 @@ def test_two_models_are_named_with_their_parameters_and_nothing_is_compared(tmp_
 )
 def test_other_shapes_and_other_names_are_another_model(tmp_path: Path, other: torch.nn.Module, key: str) -> None:
     pair = baseline.pair(train(tmp_path, "run", model=other), train(tmp_path, "base"))
-    assert key in [each.key for each in pair.differences]
+    assert key in [difference.key for difference in pair.differences]
     assert set(QUESTIONS) == forbidden(pair)
 
 
@@ -118,17 +118,21 @@ def test_frozen_layers_are_a_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("optimize", "expected", "forbids"),
     [
-        (lambda each: torch.optim.SGD(each, lr=0.01), "optimizer is SGD against Adam", set(QUESTIONS)),
-        (lambda each: adam(each, lr=0.02), "optimizer.lr is 0.02 against 0.01", {"validation"}),
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.01), "optimizer is SGD against Adam", set(QUESTIONS)),
+        (lambda parameters: adam(parameters, lr=0.02), "optimizer.lr is 0.02 against 0.01", {"validation"}),
         (
-            lambda each: adam(each, betas=(0.9, 0.95)),
+            lambda parameters: adam(parameters, betas=(0.9, 0.95)),
             "optimizer.betas is (0.9, 0.95) against (0.9, 0.999)",
             {"validation"},
         ),
-        (lambda each: adam(each, weight_decay=0.1), "optimizer.weight_decay is 0.1 against 0.0", {"validation"}),
-        (lambda each: adam(each, amsgrad=True), "optimizer.amsgrad is True against False", set(QUESTIONS)),
         (
-            lambda each: adam([{"params": [one], "lr": 0.1 * at} for at, one in enumerate(each, 1)]),
+            lambda parameters: adam(parameters, weight_decay=0.1),
+            "optimizer.weight_decay is 0.1 against 0.0",
+            {"validation"},
+        ),
+        (lambda parameters: adam(parameters, amsgrad=True), "optimizer.amsgrad is True against False", set(QUESTIONS)),
+        (
+            lambda parameters: adam([{"params": [one], "lr": 0.1 * at} for at, one in enumerate(parameters, 1)]),
             "optimizer.lr is 0.1, 0.2, 0.30000000000000004, 0.4 against 0.01",
             set(QUESTIONS),
         ),
@@ -199,7 +203,7 @@ def test_threads_and_versions_forbid_what_they_decide_and_a_commit_is_only_named
     }
     for name, forbids in expected.items():
         pair = beside(**{name: "another"})
-        assert [name] == [each.key for each in pair.differences]
+        assert [name] == [difference.key for difference in pair.differences]
         assert forbids == forbidden(pair)
 
 
@@ -264,7 +268,7 @@ def lives(
     return path
 
 
-SGD: Optimize = lambda each: torch.optim.SGD(each, lr=0.01)  # noqa: E731
+SGD: Optimize = lambda parameters: torch.optim.SGD(parameters, lr=0.01)  # noqa: E731
 
 
 @pytest.mark.usefixtures("one_run")
@@ -301,7 +305,7 @@ def test_a_resumed_run_is_gated_whole(tmp_path: Path, capsys: Output, monkeypatc
     base = lives(tmp_path / "base", (0, 70))
     capsys.readouterr()
     main(["gate", str(run), str(base), "--slower", "100000", "--json"])
-    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["validation"]["said"].startswith("1070 against 70 at step 69")
     assert checks["settings"]["within"]
     main(["report", str(run), "--baseline", str(base), "--json"])

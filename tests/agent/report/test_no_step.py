@@ -37,10 +37,10 @@ def no_step_is_called(folder: Path) -> None:
     for _ in range(4):
         loss(model).backward()
         with torch.no_grad():
-            for each in model.parameters():
-                assert each.grad is not None
-                each.sub_(1e-3 * each.grad)
-                each.grad = None
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(1e-3 * parameter.grad)
+                parameter.grad = None
     run.close()
 
 
@@ -121,13 +121,13 @@ def told(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], s
     return summary["no_step"], " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("program", "cause"), MAY_BE, ids=[each.__name__ for each, _ in MAY_BE])
+@pytest.mark.parametrize(("program", "cause"), MAY_BE, ids=[program.__name__ for program, _ in MAY_BE])
 def test_what_the_journal_cannot_tell_apart_is_told_as_what_it_may_be(
     program: Program, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program(tmp_path)
     reasons, text = told(tmp_path, capsys)
-    assert 1 == sum(cause in each for each in reasons)
+    assert 1 == sum(cause in reason for reason in reasons)
     assert "No step was recorded. Possible reasons:" in text
     assert f"- {cause}" in text
 

@@ -169,6 +169,6 @@ def test_what_comes_from_a_run_calls_nobody_where_the_document_is_pasted(tmp_pat
     html = MarkdownIt("commonmark", {"html": True}).enable("table").render(said)
     text = re.sub(r"<code>.*?</code>", "", html)  # where no service looks for anybody
     assert not re.search(r"@\w", text), text
-    assert not any(each in html for each in ("<!channel>", "<@U1>", "<img", 'href="https://evil'))
+    assert not any(markup in html for markup in ("<!channel>", "<@U1>", "<img", 'href="https://evil'))
     assert "\u202e" not in said
     assert 1 == html.count("<h1>")

@@ -164,7 +164,7 @@ def test_without_a_path_it_is_the_newest_run_in_ammeter_dir(
     for path in (old, old / "alive"):
         os.utime(path, (1, 1))
     assert second == as_json(capsys)["run"]["id"]
-    assert [first, second] == [each["run"]["id"] for each in as_json(capsys, "--all")["items"]]
+    assert [first, second] == [document["run"]["id"] for document in as_json(capsys, "--all")["items"]]
 
 
 def test_the_newest_run_is_the_one_that_started_last_whatever_was_written_since(
@@ -180,7 +180,7 @@ def test_the_newest_run_is_the_one_that_started_last_whatever_was_written_since(
         for path in (journal.folder, journal.folder / "alive"):
             os.utime(path, (100 - started, 100 - started))
     assert names[3] == as_json(capsys)["run"]["id"]
-    assert [names[at] for at in (1, 2, 3)] == [each["run"]["id"] for each in as_json(capsys, "--all")["items"]]
+    assert [names[at] for at in (1, 2, 3)] == [document["run"]["id"] for document in as_json(capsys, "--all")["items"]]
 
 
 def test_who_died_without_a_goodbye_is_lost_and_who_lives_is_running(
@@ -188,7 +188,7 @@ def test_who_died_without_a_goodbye_is_lost_and_who_lives_is_running(
 ) -> None:
     written(warm(), tmp_path / "died")
     told = as_json(capsys, tmp_path / "died")
-    assert ["run-lost"] == [each["verdict"] for each in told["findings"]]
+    assert ["run-lost"] == [finding["verdict"] for finding in told["findings"]]
     assert "lost" == told["run"]["state"]
     living = Journal(tmp_path / "lives" / RUN / uuid.uuid4().hex)
     living.hello(Hello(RUN, living.folder.name, Schema()))
@@ -273,14 +273,14 @@ STEERS = "".join(map(chr, range(32))) + "\x7f\x85\x9b2J\u2028\u202e\u2066\ufeff\
 def steering(value: Any) -> Any:
     """The same with what steers a terminal behind each text."""
     if isinstance(value, dict):
-        return {name: steering(each) for name, each in value.items()}
+        return {name: steering(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [steering(each) for each in value]
+        return [steering(member) for member in value]
     return value + STEERS if isinstance(value, str) else value
 
 
 def said_by_a_hostile_run(stream: Stream) -> Stream:
-    tensors = [msgspec.structs.replace(each, name=each.name + STEERS) for each in stream.schema.tensors]
+    tensors = [msgspec.structs.replace(tensor, name=tensor.name + STEERS) for tensor in stream.schema.tensors]
     schema = msgspec.structs.replace(stream.schema, tensors=tuple(tensors))
     said = dict.fromkeys(("name", "project", "host"), f"x{STEERS}")
     told = {name: {f"baseline{STEERS}": STEERS, "x": STEERS} for name in ("config", "tags", "environment")}
@@ -327,7 +327,7 @@ def test_every_stream_of_the_tests_can_be_reported(tmp_path: Path) -> None:
 
 def test_what_a_finding_says_is_not_said_again_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(BROKEN["fp32-fallback"]().bye(), tmp_path / "two")
-    assert {"fp32-fallback"} == {each["verdict"] for each in as_json(capsys, tmp_path / "two")["seen"]}
+    assert {"fp32-fallback"} == {event["verdict"] for event in as_json(capsys, tmp_path / "two")["seen"]}
     assert "also seen" not in as_text(capsys, tmp_path / "two")
     little = {"op": "mm", "module": "head", "reason": "policy", "flops_share": 0.01}
     written(warm(5).event("kernel.fallback", **little).bye(), tmp_path / "one")
@@ -350,8 +350,8 @@ def test_severity_in_json_is_the_gravest_that_the_finding_had_with_what_came_of_
     ticket = Finding("run-stalled", "ticket", 1, 2, 3, "why", "do", "It")
     page = msgspec.structs.replace(ticket, severity="page")
     last: dict[str, Finding] = {}
-    for each, severity in ((ticket, "ticket"), (page, "page"), (ticket, "page")):
-        _keep_latest(last, [each])
+    for finding, severity in ((ticket, "ticket"), (page, "page"), (ticket, "page")):
+        _keep_latest(last, [finding])
         assert severity == last["run-stalled"].severity
     worse = msgspec.structs.replace(page, verdict="scale-collapse")
     assert "ticket" == ReportedFinding(ticket, [0], []).severity

@@ -113,7 +113,7 @@ def test_lives_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     reached = {"first": 5.0, "last": 100.0, "lowest": 5.0, "highest": 100.0, "last_step": 2, "read": 4}
     assert reached == told["summary"]["grad_norm"]
     assert 5.0 == told["summary"]["seconds"]
-    lives = [(each["last_step"], each["state"], each["goodbye"]) for each in told["run"]["lives"]]
+    lives = [(life["last_step"], life["state"], life["goodbye"]) for life in told["run"]["lives"]]
     assert [(1, "lost", "lost: killed by SIGKILL"), (2, "ended", "exit")] == lives
 
 
@@ -123,7 +123,7 @@ def test_the_last_lifes_death_is_the_runs(tmp_path: Path, capsys: pytest.Capture
     written(reading([3], began=100).bye("exit"), tmp_path, 0, began=100)
     written(reading([4], began=100).bye("lost"), tmp_path, 1, began=100)
     code, told, _ = report(tmp_path, capsys)
-    assert (3, ["run-lost"]) == (code, [each["verdict"] for each in told["findings"]])
+    assert (3, ["run-lost"]) == (code, [finding["verdict"] for finding in told["findings"]])
     assert ([1], "lost") == (told["findings"][0]["ranks"], told["run"]["state"])
 
 
@@ -133,5 +133,5 @@ def test_a_process_that_ran_beside_another_of_its_rank_was_not_replaced_by_it(
     written(reading([3] * 20).bye("lost"), tmp_path, 0)
     written(reading([4], began=5).bye("exit"), tmp_path, 0, began=5)
     code, told, text = report(tmp_path, capsys)
-    assert (3, ["run-lost"], []) == (code, [each["verdict"] for each in told["findings"]], told["run"]["lives"])
+    assert (3, ["run-lost"], []) == (code, [finding["verdict"] for finding in told["findings"]], told["run"]["lives"])
     assert "restarted" not in text

@@ -18,7 +18,7 @@ from tests.house import tree
 Output = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("verdict", [each.id for each in verdicts.ALL])
+@pytest.mark.parametrize("verdict", [verdict.id for verdict in verdicts.ALL])
 def test_every_verdict_has_a_runbook_that_is_printed(verdict: str, capsys: Output) -> None:
     assert 0 == main(["runbook", verdict])
     out = capsys.readouterr().out
@@ -33,7 +33,7 @@ def test_a_link_to_another_runbook_is_the_command_that_prints_it(capsys: Output)
 
 def test_without_a_name_the_names_are_listed(capsys: Output) -> None:
     assert 0 == main(["runbook"])
-    assert {each.id for each in verdicts.ALL} < set(capsys.readouterr().out.split())
+    assert {verdict.id for verdict in verdicts.ALL} < set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_gan_that_really_trains_has_its_losses_in_the_report(
 ) -> None:
     torch.manual_seed(0)
     models = [torch.nn.Linear(3, 1) for _ in range(2)]
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
     run = ammeter.watch(models, optimizers, dir=tmp_path)
     for number in range(8):
         optimizers[0].zero_grad()
@@ -98,10 +98,12 @@ def test_a_gan_that_really_trains_has_its_losses_in_the_report(
         optimizers[1].step()
     run.close()
     losses = list(as_json(capsys, tmp_path)["summary"]["losses"].values())
-    assert [(0.0, 7.0, 8), (2.0, "NaN", 8)] == [(each["first"], each["last"], each["read"]) for each in losses]
+    assert [(0.0, 7.0, 8), (2.0, "NaN", 8)] == [(column["first"], column["last"], column["read"]) for column in losses]
     assert "NaN at last (step 7)" in as_text(capsys, tmp_path)
     (told,) = [
-        each for each in diagnosis.diagnose(tmp_path / run.id).findings if each.finding.verdict == "nonfinite-loss"
+        reported
+        for reported in diagnosis.diagnose(tmp_path / run.id).findings
+        if reported.finding.verdict == "nonfinite-loss"
     ]
     assert "Loss of test_several_losses.py:" in told.finding.title
 

@@ -75,7 +75,7 @@ def test_of_two_lives_of_a_hosts_shipper_the_newer_counts(client: httpx.Client) 
     after = Host(client, run=rank.run, begin=before.begin + 1)
     after.read(1, BUSY | {"utilization": 0.25})
     after.send()
-    assert [0.25] == [each["utilization"] for each in told(client, rank)["devices"]]
+    assert [0.25] == [device["utilization"] for device in told(client, rank)["devices"]]
 
 
 def test_of_many_devices_each_host_is_told_as_one(client: httpx.Client) -> None:
@@ -86,7 +86,7 @@ def test_of_many_devices_each_host_is_told_as_one(client: httpx.Client) -> None:
         host.send()
     power = {name: value for name, value in scrape(client).items() if name.startswith("ammeter_device_power_watts")}
     labels = [f'UUID="",device="all",gpu="all",hostname="node-{number}"' for number in range(MAX_DEVICES)]
-    assert {f'ammeter_device_power_watts{{{each},run="{rank.run}"}}': 500 for each in labels} == power
+    assert {f'ammeter_device_power_watts{{{label},run="{rank.run}"}}': 500 for label in labels} == power
 
 
 def test_a_hosts_stream_is_no_rank(client: httpx.Client) -> None:

@@ -75,7 +75,7 @@ def test_a_validation_counts_where_it_was_held_against_a_baselines() -> None:
 def told(client: httpx.Client, metric: str, outcome: str) -> float:
     text = client.get("/metrics").text
     line = f'{metric}{{outcome="{outcome}",project="demo"}} '
-    return next((float(each.removeprefix(line)) for each in text.splitlines() if each.startswith(line)), -1)
+    return next((float(row.removeprefix(line)) for row in text.splitlines() if row.startswith(line)), -1)
 
 
 def test_a_run_that_is_nan_throughout_is_no_success(tmp_path: Path) -> None:

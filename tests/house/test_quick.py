@@ -15,7 +15,7 @@ def test_a_test_file_leads_to_itself() -> None:
 
 
 def test_a_helper_leads_to_the_tests_that_import_it() -> None:
-    found = set(files_for(TESTS / "e2e" / "bad_road.py"))
+    found = set(files_for(TESTS / "e2e" / "faulty_proxy.py"))
     assert {TESTS / "e2e" / "test_exactly_once.py"} == found
 
 

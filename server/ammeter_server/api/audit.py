@@ -37,7 +37,7 @@ class AuditRecordList:
     next_page_token: str | None
 
 
-@router.get("", summary="What people did, newest first")
+@router.get("", summary="Audit log, newest first")
 def list_audit_records(context: ContextDep, page_size: PageSize = 100, page_token: PageToken = None) -> AuditRecordList:
     """Lists created and revoked tokens, sign-ins to the page, and acknowledged and closed incidents.
 

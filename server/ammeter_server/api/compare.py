@@ -74,10 +74,10 @@ def read_comparison(
     context: ContextDep,
     run: str,
     baseline: str,
-    names: Annotated[str, Query(description="Further series: `grad_norm`, of a tensor `grad.norm:<tensor>`.")] = "",
+    names: Annotated[str, Query(description="Further series: `grad_norm`; `grad.norm:<tensor>` for a tensor.")] = "",
     first: First = None,
     last: Last = None,
-    points: Annotated[int, Query(ge=32, le=100_000, description="Points of one series at most.")] = 2000,
+    points: Annotated[int, Query(ge=32, le=100_000, description="Maximum points per series.")] = 2000,
 ) -> Response:
     """Compares the lowest rank of each run, over all attempts.
 

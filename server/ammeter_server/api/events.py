@@ -53,7 +53,7 @@ class EventList:
 def list_events(
     context: ContextDep,
     run: str,
-    name: Annotated[str | None, Query(description="Only these, between commas: `step.skipped,scaler.*`.")] = None,
+    name: Annotated[str | None, Query(description="Names, separated by commas: `step.skipped,scaler.*`.")] = None,
     rank: Ranks = None,
     stream: str | None = None,
     first: First = None,
@@ -82,7 +82,7 @@ def list_events(
 def _names(given: str) -> list[str]:
     names = list(dict.fromkeys(name for name in given.split(",") if name))
     if len(names) > MAX_NAMES:
-        raise Problem(422, f"name holds {len(names)} names; ask for {MAX_NAMES} at most, or for all that begin alike")
+        raise Problem(422, f"name contains {len(names)} names; use at most {MAX_NAMES}, or a prefix such as scaler.*")
     return names
 
 

@@ -37,10 +37,9 @@ TENSORS_PER_READ = 32
 FLOAT32 = "application/vnd.ammeter.matrix"
 
 LAYOUT = (
-    "Four bytes with the length of the header, the header as the JSON has it but without values and at, then a float32"
-    " for each cell, tensor by tensor, then for each cell how many steps behind the begin of its stretch the value was"
-    " measured, as an unsigned number of `offset_bytes` bytes. Little-endian. A cell without a measurement has the bits"
-    " 0x7fc0a3a3."
+    "Four bytes with the length of the header; the header, which is the JSON form without `values` and `at`; a float32"
+    " per cell, tensor by tensor; then per cell the offset of the measurement from the first step of its range, as an"
+    " unsigned number of `offset_bytes` bytes. Little-endian. A cell without a measurement has the bits 0x7fc0a3a3."
 )
 
 
@@ -85,13 +84,15 @@ def read_matrix(
     request: Request,
     run: str,
     stat: Annotated[str, Query(description=f"One of {', '.join(frames.STATS)}.")] = "grad.norm",
-    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Default: the lowest rank.")] = None,
     first: First = None,
     last: Last = None,
     axis: StepAxis = "run",
-    cells: Annotated[int, Query(ge=1, le=2000, description="Stretches of steps at most.")] = 200,
-    show: Annotated[Literal["highest", "lowest"], Query(description="Which value of a stretch.")] = "highest",
-    format: Annotated[Literal["json", "float32"], Query(description="float32: the values as they are.")] = "json",
+    cells: Annotated[int, Query(ge=1, le=2000, description="Maximum ranges of steps.")] = 200,
+    show: Annotated[Literal["highest", "lowest"], Query(description="Value of a range to show.")] = "highest",
+    format: Annotated[
+        Literal["json", "float32"], Query(description="float32: binary arrays after a JSON header.")
+    ] = "json",
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:

@@ -85,7 +85,7 @@ def read_spectrum(
     since: Since = None,
     until: Until = None,
     axis: StepAxis = "run",
-    points: Annotated[int, Query(ge=1, le=10_000, description="Entries of one stream at most.")] = 500,
+    points: Annotated[int, Query(ge=1, le=10_000, description="Maximum entries per stream.")] = 500,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:

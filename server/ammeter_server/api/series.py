@@ -104,7 +104,7 @@ def read_series(
     request: Request,
     run: str,
     names: Annotated[
-        str, Query(description="`loss,scale`; of a tensor `grad.norm:<tensor>`. %2C is a comma in a name.")
+        str, Query(description="`loss,scale`; `grad.norm:<tensor>` for a tensor. A comma in a name is %2C.")
     ],
     rank: Ranks = None,
     stream: str | None = None,
@@ -112,13 +112,15 @@ def read_series(
     last: Last = None,
     since: Since = None,
     until: Until = None,
-    points: Annotated[int, Query(ge=16, le=100_000, description="Points of one series at most.")] = 2000,
+    points: Annotated[int, Query(ge=16, le=100_000, description="Maximum points per series.")] = 2000,
     axis: StepAxis = "run",
-    replaced: Annotated[bool, Query(description="With axis=run: the steps that later lives replace, too.")] = False,
-    by: Annotated[Literal["step", "time"], Query(description="Along what they are spread evenly.")] = "step",
-    merged: Annotated[bool, Query(description="What the gradients of all ranks, or all shards, come to.")] = False,
-    format: Annotated[Format, Query(description="float32: arrays as they are, behind a header in JSON.")] = "json",
-    page_size: Annotated[int, Query(ge=1, le=10_000, description="Items of one page at most.")] = 1000,
+    replaced: Annotated[bool, Query(description="With axis=run: includes steps that later attempts replace.")] = False,
+    by: Annotated[
+        Literal["step", "time"], Query(description="Points are spread evenly over steps or over time.")
+    ] = "step",
+    merged: Annotated[bool, Query(description="Merges the gradients of all ranks or shards.")] = False,
+    format: Annotated[Format, Query(description="float32: binary arrays after a JSON header.")] = "json",
+    page_size: Annotated[int, Query(ge=1, le=10_000, description="Maximum items per page.")] = 1000,
     page_token: PageToken = None,
 ) -> Response:
     """Lists one item per name and stream with measurements; steps without one are omitted.

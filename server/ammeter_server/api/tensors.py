@@ -54,8 +54,10 @@ class TensorStatList:
 def list_tensors(
     context: ContextDep,
     run: str,
-    stat: Annotated[str, Query(description="One stat, or several between commas: grad.norm,grad.zeros")] = "grad.norm",
-    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Without it the lowest rank there is.")] = None,
+    stat: Annotated[
+        str, Query(description="One or several stats, separated by commas: grad.norm,grad.zeros")
+    ] = "grad.norm",
+    rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Default: the lowest rank.")] = None,
     axis: StepAxis = "run",
     page_size: PageSize = 1000,
     page_token: PageToken = None,

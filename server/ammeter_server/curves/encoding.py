@@ -20,9 +20,9 @@ from ammeter_server.curves.float_json import between_brackets
 FLOAT32 = "application/vnd.ammeter.series"
 
 LAYOUT = (
-    "Four bytes with the length of the header, the header as JSON, then the arrays. Of each item the header has"
-    " `points` and where, in bytes behind the header, its `steps` (int64), `times` (float64, seconds since the epoch)"
-    " and `values` (float32) begin, multiples of eight. Everything is little-endian. Items may share steps and times."
+    "Four bytes with the length of the header, the header as JSON, then the arrays. For each item the header has"
+    " `points` and the beginnings of its `steps` (int64), `times` (float64, seconds since the epoch) and `values`"
+    " (float32), in bytes after the header, multiples of eight. Little-endian. Items may share steps and times."
 )
 
 CHUNK_BYTES = 256 * 2**10

@@ -41,7 +41,7 @@ OWN = Place()
 StepAxis = Annotated[
     Literal["run", "life"],
     Query(
-        description="`run`: steps count on over the lives of a run, and a later life replaces the steps that it"
+        description="`run`: steps continue over the attempts of a run, and a later attempt replaces the steps that it"
         " repeats. `life`: each process counts its own steps from 0."
     ),
 ]

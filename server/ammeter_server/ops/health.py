@@ -11,12 +11,12 @@ from ammeter_server.http.problems import Problem, of_store
 router = APIRouter(tags=["health"])
 
 
-@router.get("/livez", summary="The process answers")
+@router.get("/livez", summary="The process responds")
 async def live() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz", summary="The database answers and has this version's schema")
+@router.get("/readyz", summary="The database responds and has this version's schema")
 def ready(context: ContextDep) -> dict[str, str]:
     try:
         faults = context.store.trouble
@@ -29,7 +29,7 @@ def ready(context: ContextDep) -> dict[str, str]:
     except (StoreAwayError, StoreFullError) as error:
         raise of_store(error) from error
     except Exception as error:
-        raise Problem(503, f"the database does not answer: {type(error).__name__}") from error
+        raise Problem(503, f"the database does not respond: {type(error).__name__}") from error
     wanted = migrations.newest()
     if version is not None and not migrations.is_known(version):
         raise Problem(503, migrations.unknown_version_error(version))

@@ -58,14 +58,14 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 async def read_metrics(request: Request, accept: Accept = "") -> Response:
     """Returns metrics of runs and the fleet as Prometheus text, or as OpenMetrics if accepted."""
     scrape_process: ScrapeProcess = request.app.state.scrape_process
-    _, content_type = _chosen(accept)
+    _, content_type = _encoder_for(accept)
     is_open = content_type.startswith(OPEN)
     try:
-        pieces = await scrape_process.text(is_open)
+        chunks = await scrape_process.text(is_open)
     except ScrapeError as error:
         log.error("a scrape failed: %s", error)  # includes the traceback of the child process
-        raise Problem(503, "the scrape failed; the collector's log says why. Scrape again") from error
-    return _answer([*pieces, END] if is_open else pieces, content_type)
+        raise Problem(503, "the scrape failed; see the collector's log, and scrape again") from error
+    return _answer([*chunks, END] if is_open else chunks, content_type)
 
 
 @router.get("/metrics/self", summary="This process for Prometheus", response_class=Response, responses=ANSWERS)
@@ -76,14 +76,14 @@ def read_own_metrics(context: ContextDep, request: Request, accept: Accept = "")
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
         shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
         judged = query.judged_last(connection)
-    looked: int = request.app.state.judge.looked
-    waited = time.time_ns() - (looked if judged is None else min(looked, judged))
+    last_round: int = request.app.state.judge.looked
+    waited = time.time_ns() - (last_round if judged is None else min(last_round, judged))
     shown.add("ammeter_collector_judge_lag_seconds", max(0, waited) / 1e9)
     shown.add("ammeter_collector_ingest_waiting", request.app.state.intake.waiting)
     shown.add("ammeter_collector_build_info", 1, version("ammeter-server"))
     _add_connections(shown, context.store.connections())
     _add_disk(shown, context.settings.database_url)
-    encode, content_type = _chosen(accept)
+    encode, content_type = _encoder_for(accept)
     own = text([shown.told], content_type.startswith(OPEN))
     return _answer([*own, encode(self_metrics.REGISTRY)], content_type)
 
@@ -106,7 +106,7 @@ def _add_disk(shown: Exposition, database_url: str) -> None:
         shown.add("ammeter_collector_storage_disk_free_bytes", disk.f_bavail * disk.f_frsize)
 
 
-def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:
+def _encoder_for(accept: str) -> tuple[Callable[[Registry], bytes], str]:
     """Selects the encoder and the content type by the Accept header.
 
     An invalid version in the header counts as no header.
@@ -117,12 +117,12 @@ def _chosen(accept: str) -> tuple[Callable[[Registry], bytes], str]:
         return choose_encoder("")
 
 
-def _answer(pieces: Sequence[bytes], content_type: str) -> Response:
-    """Streams the pieces, so that the event loop serves other requests while megabytes are sent."""
-    headers = {"Content-Type": content_type, "Content-Length": str(sum(map(len, pieces)))}
-    return StreamingResponse(_one_by_one(pieces), headers=headers)
+def _answer(chunks: Sequence[bytes], content_type: str) -> Response:
+    """Streams the chunks, so that the event loop serves other requests while megabytes are sent."""
+    headers = {"Content-Type": content_type, "Content-Length": str(sum(map(len, chunks)))}
+    return StreamingResponse(_one_by_one(chunks), headers=headers)
 
 
-async def _one_by_one(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
+async def _one_by_one(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in chunks:
         yield piece

@@ -27,7 +27,7 @@ PROBLEM = {
 }
 
 PROBLEM_RESPONSE = {
-    "description": "What was wrong, the value seen, the remedy",
+    "description": "The problem, the value and the remedy",
     "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 
@@ -35,16 +35,16 @@ IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "ETag of an answer that is at hand.",
+    "description": "ETag of a cached response.",
 }
 
 SCHEMES = {
-    "token": {"type": "http", "scheme": "bearer", "description": "`ammeter-server token create` makes one"},
+    "token": {"type": "http", "scheme": "bearer", "description": "Created by `ammeter-server token create`"},
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": callers.COOKIE,
-        "description": "POST /api/v1/session opens one",
+        "description": "Opened by POST /api/v1/session",
     },
 }
 
@@ -86,12 +86,12 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
             responses[status] = PROBLEM_RESPONSE | {"description": response["description"]}
     responses["default"] = PROBLEM_RESPONSE
     if method == "get" and not path.startswith(UNTAGGED):
-        responses["304"] = {"description": "The answer is still the one that If-None-Match names"}
+        responses["304"] = {"description": "The response that If-None-Match names is still current"}
         operation.setdefault("parameters", []).append(IF_NONE_MATCH)
     if not path.startswith(PUBLIC_PATHS):
         by_browser: list[dict[str, list[str]]] = [] if path.endswith("/frames") else [{"session": []}]
         operation["security"] = [{"token": []}, *by_browser]
     if method == "post" and "/incidents/" in path:
         header = {"name": callers.CHANGE_HEADER, "in": "header", "schema": {"type": "string"}}
-        header["description"] = "Any value; needed from a browser."
+        header["description"] = "Any value; required from a browser."
         operation.setdefault("parameters", []).append(header)

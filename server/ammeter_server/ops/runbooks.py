@@ -53,7 +53,7 @@ TITLES = {
 """Titles of all pages."""
 
 
-@router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="What to do about a verdict")
+@router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="Runbook of a verdict or an alert")
 def read_runbook(verdict: str) -> HTMLResponse:
     """Returns the runbook of a verdict or of an alert of Prometheus as a page.
 

@@ -242,7 +242,7 @@ def test_a_newer_postgresql_is_said_by_every_command_and_by_readyz(
         try:
             for words in COMMANDS:
                 assert 2 == main([*words, "--database-url", server])
-                assert "a newer version has made it" in capsys.readouterr().err
+                assert "a newer version created it" in capsys.readouterr().err
         finally:
             connection.execute("UPDATE alembic_version SET version_num = %s", before)
 
@@ -254,7 +254,7 @@ def test_a_collector_under_which_the_database_became_newer_is_not_ready_and_says
         connection.close()
         answer = client.get("/readyz")
         assert (503, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
-        assert "a newer version has made it" in answer.json()["detail"]
+        assert "a newer version created it" in answer.json()["detail"]
 
 
 class Log(logging.Handler):

@@ -58,7 +58,7 @@ function showHead({ run: own, baseline: other, numbers }) {
   const validations = numbers.metrics.map(({ name, better, step, delta }) =>
     ({ name: metricName(name), value: percent(delta, better), under: `at step ${integer(step)}${better === "higher" ? "; higher is better" : ""}` }));
   const figures = [
-    { name: "Speed", value: times(numbers.speedup), under: forbidden.speed ?? (numbers.per ? `per ${numbers.per}: ${short(numbers.seconds)} s, not ${short(numbers.baseline_seconds)} s` : "") },
+    { name: "Speed", value: times(numbers.speedup), under: forbidden.speed ?? (numbers.per ? `${short(numbers.seconds)} s per ${numbers.per}, baseline ${short(numbers.baseline_seconds)} s` : "") },
     { name: "Memory", value: times(numbers.memory_ratio), under: forbidden.memory ?? "peak" },
     ...(validations.length ? validations : [{ name: metricName("val_loss"), value: "–", under: forbidden.validation ?? "" }]),
     { name: "First different loss", value: numbers.first_other_loss === null ? "–" : `step ${integer(numbers.first_other_loss)}` },
@@ -71,7 +71,7 @@ function showHead({ run: own, baseline: other, numbers }) {
 }
 
 function times(ratio) {
-  return ratio === null ? "–" : `${short(ratio, 3)} times`;
+  return ratio === null ? "–" : `${short(ratio, 3)} ×`;
 }
 
 // delta: share by which the run is worse. If higher is better, a worse value is lower.

@@ -41,13 +41,13 @@ def _readme() -> str:
 def _with_rows(text: str, heading: str, rows: list[str]) -> str:
     """Replaces the rows below the heading of a table."""
     pattern = rf"^({re.escape(heading)}.*\n\|[-|]+\|\n)(?:\|.*\n)+"
-    return re.sub(pattern, lambda found: found[1] + "".join(f"{row}\n" for row in rows), text, flags=re.MULTILINE)
+    return re.sub(pattern, lambda match: match[1] + "".join(f"{row}\n" for row in rows), text, flags=re.MULTILINE)
 
 
 def _row(verdict: Verdict) -> str:
-    found = dict(ROW.findall((ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").read_text(encoding="utf-8")))
+    fields = dict(ROW.findall((ROOT / "alerts" / "runbooks" / f"{verdict.id}.md").read_text(encoding="utf-8")))
     runbook = f"[runbook](../alerts/runbooks/{verdict.id}.md)"
-    cells = (f"`{verdict.id}`", verdict.question, found["signal"], found["severity"], found["threshold"], runbook)
+    cells = (f"`{verdict.id}`", verdict.question, fields["signal"], fields["severity"], fields["threshold"], runbook)
     return f"| {' | '.join(cells)} |"
 
 

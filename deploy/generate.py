@@ -51,9 +51,9 @@ def _with_first_steps(tests: str) -> str:
     """Inserts the first steps of runbooks into the expected alerts of promtool's tests."""
     pattern = r"^( *)(runbook_url: .*/runbooks/([a-z-]+)'?)\n(?: *first_steps: .*\n)?"
 
-    def expected(found: re.Match[str]) -> str:
-        steps = json.dumps(first_steps(found[3]), ensure_ascii=False)
-        return f"{found[1]}{found[2]}\n{found[1]}first_steps: {steps}\n"
+    def expected(match: re.Match[str]) -> str:
+        steps = json.dumps(first_steps(match[3]), ensure_ascii=False)
+        return f"{match[1]}{match[2]}\n{match[1]}first_steps: {steps}\n"
 
     return re.sub(pattern, expected, tests, flags=re.MULTILINE)
 

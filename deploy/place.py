@@ -70,9 +70,9 @@ class Place:
             target.write_text(self.localized(service, source.read_text()))
             shutil.copymode(source, target)
 
-    def _address(self, found: re.Match[str]) -> str:
-        port = int(found[1])
-        return f"127.0.0.1:{self.ports[port]}" if port in self.ports else found[0]
+    def _address(self, match: re.Match[str]) -> str:
+        port = int(match[1])
+        return f"127.0.0.1:{self.ports[port]}" if port in self.ports else match[0]
 
 
 def lay_ports(services: Iterable[Service], chosen: Mapping[str, int]) -> dict[int, int]:

@@ -90,9 +90,7 @@ def read_matrix(
     axis: StepAxis = "run",
     cells: Annotated[int, Query(ge=1, le=2000, description="Maximum ranges of steps.")] = 200,
     show: Annotated[Literal["highest", "lowest"], Query(description="Value of a range to show.")] = "highest",
-    format: Annotated[
-        Literal["json", "float32"], Query(description="float32: binary arrays after a JSON header.")
-    ] = "json",
+    format: Annotated[Literal["json", "float32"], Query(description="float32: arrays after a JSON header.")] = "json",
     page_size: PageSize = 1000,
     page_token: PageToken = None,
 ) -> Response:

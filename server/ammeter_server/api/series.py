@@ -115,11 +115,9 @@ def read_series(
     points: Annotated[int, Query(ge=16, le=100_000, description="Maximum points per series.")] = 2000,
     axis: StepAxis = "run",
     replaced: Annotated[bool, Query(description="With axis=run: includes steps that later attempts replace.")] = False,
-    by: Annotated[
-        Literal["step", "time"], Query(description="Points are spread evenly over steps or over time.")
-    ] = "step",
+    by: Annotated[Literal["step", "time"], Query(description="Spreads points evenly over steps or time.")] = "step",
     merged: Annotated[bool, Query(description="Merges the gradients of all ranks or shards.")] = False,
-    format: Annotated[Format, Query(description="float32: binary arrays after a JSON header.")] = "json",
+    format: Annotated[Format, Query(description="float32: arrays after a JSON header.")] = "json",
     page_size: Annotated[int, Query(ge=1, le=10_000, description="Maximum items per page.")] = 1000,
     page_token: PageToken = None,
 ) -> Response:

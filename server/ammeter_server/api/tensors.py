@@ -54,9 +54,7 @@ class TensorStatList:
 def list_tensors(
     context: ContextDep,
     run: str,
-    stat: Annotated[
-        str, Query(description="One or several stats, separated by commas: grad.norm,grad.zeros")
-    ] = "grad.norm",
+    stat: Annotated[str, Query(description="Stats, separated by commas: grad.norm,grad.zeros")] = "grad.norm",
     rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Default: the lowest rank.")] = None,
     axis: StepAxis = "run",
     page_size: PageSize = 1000,

@@ -127,28 +127,28 @@ class RunAxes:
 
 
 def _axis(run: str, leading: Sequence[tuple[str, Sequence[Life]]], records: Sequence[LifeRecord]) -> RunAxis:
-    found: list[RunLife] = []
+    run_lives: list[RunLife] = []
     places: dict[str, Place] = {}
     for (of, life), record, where in zip(leading, records, place(records), strict=True):
         if of != run or where is None:
             continue
         places |= {member.stream: where for member in life}
         steps = where.begin + record.first_step, where.begin + record.last_step
-        found.append(RunLife(len(found) + 1, life[0].stream, where.begin, *steps, where.end))
-    return RunAxis(found, places) if len(found) > 1 or any(where != OWN for where in places.values()) else ALONE
+        run_lives.append(RunLife(len(run_lives) + 1, life[0].stream, where.begin, *steps, where.end))
+    return RunAxis(run_lives, places) if len(run_lives) > 1 or any(where != OWN for where in places.values()) else ALONE
 
 
 def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
     """Returns the run's predecessors and the run, the first one first."""
-    found: list[Row[Any]] = []
+    chain: list[Row[Any]] = []
     before: str | None = run
-    while before is not None and len(found) <= MAX_RUNS_PER_CHAIN:
+    while before is not None and len(chain) <= MAX_RUNS_PER_CHAIN:
         row = judge.run_unlocked(connection, before)
-        if row is None or (found and row.project != found[-1].project):
+        if row is None or (chain and row.project != chain[-1].project):
             break
-        found.insert(0, row)
+        chain.insert(0, row)
         before = (row.environment or {}).get("continues")
-    return found
+    return chain
 
 
 @dataclass
@@ -230,11 +230,13 @@ def curves_on_axis(where: Place, curves: dict[str, Curve]) -> dict[str, Curve]:
     if where == OWN:
         return curves
     placed: dict[int, Ints] = {}
-    found = {}
+    placed_curves = {}
     for name, curve in curves.items():
         steps = placed.setdefault(id(curve.steps), where.steps_of_run(curve.steps))
-        found[name] = curve._replace(steps=steps, times=curve.times[: len(steps)], values=curve.values[: len(steps)])
-    return {name: curve for name, curve in found.items() if len(curve.steps)}
+        placed_curves[name] = curve._replace(
+            steps=steps, times=curve.times[: len(steps)], values=curve.values[: len(steps)]
+        )
+    return {name: curve for name, curve in placed_curves.items() if len(curve.steps)}
 
 
 @dataclass

@@ -27,9 +27,9 @@ MAX_CACHED_STEPS = 4_000_000
 
 def history_of(store: Store, run: Row[Any], metrics: Sequence[str] = ()) -> RunHistory:
     """Returns the run's history, without a time limit."""
-    found = RunHistoryCache().of(store, run, metrics=metrics)
-    assert found is not None  # there is no deadline
-    return found
+    history = RunHistoryCache().of(store, run, metrics=metrics)
+    assert history is not None  # there is no deadline
+    return history
 
 
 @dataclass

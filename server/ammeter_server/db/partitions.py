@@ -79,13 +79,13 @@ def oldest(connection: Connection) -> int | None:
 def forget_runs(store: Store, before: int) -> int:
     """Deletes finished runs without contact since a day. Returns their number."""
 
-    def some(connection: Connection, count: int) -> int:
+    def delete_batch(connection: Connection, count: int) -> int:
         run_ids = old_runs(connection, before, count)
         for run in run_ids:
             connection.execute(runs.delete().where(runs.c.id == run))
         return len(run_ids)
 
-    return until_done(store, some)
+    return until_done(store, delete_batch)
 
 
 def old_runs(connection: Connection, before: int, limit: int) -> list[str]:
@@ -169,6 +169,6 @@ def _execute(store: Store, *statements: str) -> bool:
 
 
 def _delete(store: Store, table: str, row: str, before: int) -> int:
-    some = f"SELECT {row} FROM {table} WHERE day < :before LIMIT :count"
-    statement = text(f"DELETE FROM {table} WHERE {row} IN ({some})")
+    batch = f"SELECT {row} FROM {table} WHERE day < :before LIMIT :count"
+    statement = text(f"DELETE FROM {table} WHERE {row} IN ({batch})")
     return until_done(store, lambda c, count: c.execute(statement, {"before": before, "count": count}).rowcount)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from ammeter.verdicts.call_order.clip_signature import Standstill, follow
+from ammeter.verdicts.call_order.clip_signature import ConstantNorm, follow
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
@@ -29,7 +29,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     caller: str = ""
     limit: float = 0.0
     scale: float = 0.0
-    standstill: Standstill = Standstill()
+    constant_norm: ConstantNorm = ConstantNorm()
     """Evidence of a clip that is not torch's. It is collected until the verdict is reached."""
     by_norm: bool = False
     by_value: bool = False
@@ -61,12 +61,14 @@ def _limit(event: Event) -> float:
 
 
 def _rows(state: State, rows: View) -> State:
-    standstill, at = follow(state.standstill, rows, _is_harmful)
+    constant_norm, at = follow(state.constant_norm, rows, _is_harmful)
     if at is None:
-        return state if standstill is state.standstill else replace(state, standstill=standstill)
-    opened = state.opened.at(standstill.first, int(rows.steps[at]))
+        return state if constant_norm is state.constant_norm else replace(state, constant_norm=constant_norm)
+    opened = state.opened.at(constant_norm.first, int(rows.steps[at]))
     scale = float(rows.scalar("scale")[at])
-    return replace(state, opened=opened, limit=standstill.high, scale=scale, standstill=standstill, by_norm=True)
+    return replace(
+        state, opened=opened, limit=constant_norm.high, scale=scale, constant_norm=constant_norm, by_norm=True
+    )
 
 
 def _is_harmful(limit: float, scale: float) -> bool:
@@ -101,9 +103,9 @@ def _unknown_place(state: State, remaining: float) -> Finding:
         severity="ticket",
         title="Gradients are limited before unscale_",
         cause="The program limits the norm of gradients that are still multiplied by the loss scale of"
-        f" {wording.scale(state.scale)}, so after unscaling they are far too small. For {state.standstill.steps} steps"
-        f" the scaled norm was {state.limit:.4g}, constant to a thousandth, while its parts changed; unscaled, a norm"
-        f" of {remaining:.2g} remains. {EFFECT}",
+        f" {wording.scale(state.scale)}, so after unscaling they are far too small. For"
+        f" {state.constant_norm.steps} steps the scaled norm was {state.limit:.4g}, constant to a thousandth, while its"
+        f" parts changed; unscaled, a norm of {remaining:.2g} remains. {EFFECT}",
         fix="Find the code that limits the gradients between backward() and scaler.step(optimizer), and call"
         " scaler.unscale_(optimizer) before it.",
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},

@@ -25,7 +25,7 @@ MIN_STEPS = 20
 Doubles = npt.NDArray[np.float64]
 
 
-class Standstill(msgspec.Struct, frozen=True, array_like=True):
+class ConstantNorm(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive steps with a constant scaled norm.
 
     Attributes:
@@ -44,7 +44,7 @@ class Standstill(msgspec.Struct, frozen=True, array_like=True):
     part_high: float = 0.0
 
     @property
-    def shown(self) -> bool:
+    def complete(self) -> bool:
         return (
             self.steps >= MIN_STEPS
             and self.high <= self.low * (1 + MAX_CHANGE)
@@ -52,7 +52,9 @@ class Standstill(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def follow(still: Standstill, rows: View, is_harmful: Callable[[float, float], bool]) -> tuple[Standstill, int | None]:
+def follow(
+    constant: ConstantNorm, rows: View, is_harmful: Callable[[float, float], bool]
+) -> tuple[ConstantNorm, int | None]:
     """Processes rows until the signature is complete.
 
     Args:
@@ -64,49 +66,49 @@ def follow(still: Standstill, rows: View, is_harmful: Callable[[float, float], b
         The state, and the index of the row that completes the signature, or None. Later rows are not read.
     """
     if "grad.norm" not in rows.schema.stats:
-        return still, None
+        return constant, None
     norms = rows.scalar("grad_norm").astype(np.float64) * rows.scalar("scale").astype(np.float64)
     valid = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (rows.scalar("applied") > 0))
     if not valid.size:
-        return still, None
-    begin = _last_change(still, norms[valid]) if valid.size > 1 else 0
-    still = Standstill() if begin else still
-    for at in valid[begin:].tolist():
-        still = _next(still, rows, at, float(norms[at]))
-        if still.shown and is_harmful(still.high, float(rows.scalar("scale")[at])):
-            return still, at
-    return still, None
+        return constant, None
+    start = _last_change(constant, norms[valid]) if valid.size > 1 else 0
+    constant = ConstantNorm() if start else constant
+    for at in valid[start:].tolist():
+        constant = _next(constant, rows, at, float(norms[at]))
+        if constant.complete and is_harmful(constant.high, float(rows.scalar("scale")[at])):
+            return constant, at
+    return constant, None
 
 
-def _last_change(still: Standstill, norms: Doubles) -> int:
+def _last_change(constant: ConstantNorm, norms: Doubles) -> int:
     """Returns the index of the last norm that differs from the one before it.
 
     Reading may start there. Returns 0 if an earlier stretch is long enough to matter.
     """
-    before = np.concatenate(([still.last], norms[:-1]))
+    before = np.concatenate(([constant.last], norms[:-1]))
     changes = np.flatnonzero(~(np.abs(norms - before) <= MAX_CHANGE * before))
     if not changes.size:
         return 0
-    stretches = np.diff(changes, prepend=-still.steps)
+    stretches = np.diff(changes, prepend=-constant.steps)
     return int(changes[-1]) if stretches.max() < MIN_STEPS else 0
 
 
-def _next(still: Standstill, rows: View, at: int, norm: float) -> Standstill:
-    if not abs(norm - still.last) <= MAX_CHANGE * still.last:
+def _next(constant: ConstantNorm, rows: View, at: int, norm: float) -> ConstantNorm:
+    if not abs(norm - constant.last) <= MAX_CHANGE * constant.last:
         parts = rows.stat("grad.norm")[:, at]
         tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
         part = _part(rows, tensor, at)
-        return Standstill(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
-    part = _part(rows, still.tensor, at)
-    return Standstill(
-        still.steps + 1,
-        still.first,
+        return ConstantNorm(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
+    part = _part(rows, constant.tensor, at)
+    return ConstantNorm(
+        constant.steps + 1,
+        constant.first,
         norm,
-        min(still.low, norm),
-        max(still.high, norm),
-        still.tensor,
-        min(still.part_low, part) if part > 0 else still.part_low,
-        max(still.part_high, part),
+        min(constant.low, norm),
+        max(constant.high, norm),
+        constant.tensor,
+        min(constant.part_low, part) if part > 0 else constant.part_low,
+        max(constant.part_high, part),
     )
 
 

@@ -38,7 +38,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     step: int = -1
     times: int = 0
-    seen: int = 0
+    count: int = 0
     data: dict[str, Any] = {}
 
 
@@ -62,12 +62,12 @@ def _counted(state: State, event: Event) -> State:
     if more < MIN_MORE_STEPS or steps < MIN_SPAN_STEPS:
         return state
     data = {name: truncated(event.data.get(name)) for name in ("skipped", "applied", "scale")}
-    return replace(state, opened=state.opened.at(state.step, event.step), seen=times, data=data)
+    return replace(state, opened=state.opened.at(state.step, event.step), count=times, data=data)
 
 
 def _conclude(state: State) -> Finding:
     data, opened = state.data, state.opened
-    more, steps = state.seen - state.times, opened.step - opened.first
+    more, steps = state.count - state.times, opened.step - opened.first
     scale = None if data.get("scale") is None else float(data["scale"])
     behind, ahead = _names(data.get("skipped")), _names(data.get("applied"))
     now = f" at a scale of {wording.scale(scale)}" if scale else ""

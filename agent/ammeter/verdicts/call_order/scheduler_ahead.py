@@ -32,7 +32,7 @@ MIN_SKIPPED_SHARE to avoid flapping."""
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     data: dict[str, Any] = {}
-    begun: int = -1
+    ahead_from: int = -1
     """Step at which the schedule began to run ahead: the first event, or the last one while the share was low."""
     applied: int = 0
     """Steps applied since the event in data, while the verdict holds."""
@@ -50,12 +50,12 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _event(state: State, event: Event) -> State:
     skipped, scheduled = _counts(event.data)
-    begun = event.step if state.begun < 0 or skipped < RECOVERED_SHARE * scheduled else state.begun
-    state = replace(state, begun=begun)
+    ahead_from = event.step if state.ahead_from < 0 or skipped < RECOVERED_SHARE * scheduled else state.ahead_from
+    state = replace(state, ahead_from=ahead_from)
     if skipped < MIN_MOVES or skipped < MIN_SKIPPED_SHARE * scheduled:
         return state
     data = {name: truncated(value) for name, value in event.data.items()}
-    return replace(state, opened=state.opened.at(begun, event.step), data=data, applied=0)
+    return replace(state, opened=state.opened.at(ahead_from, event.step), data=data, applied=0)
 
 
 def _rows(state: State, rows: View) -> State:

@@ -56,20 +56,20 @@ def _rows(state: State, rows: View) -> State:
     if not read.size:
         return state
     logs = np.log(np.maximum(norms[read], TINY))
-    begin = 0
-    while begin < len(read):
-        end = begin + 1
-        at, log = int(read[begin]), float(logs[begin])
+    start = 0
+    while start < len(read):
+        end = start + 1
+        at, log = int(read[start]), float(logs[start])
         if state.since:
             state = with_report(continue_episode(state, rows, at, log))
-        elif near := _near(state, logs[begin : begin + state.level.readings_left()]):
-            end = begin + near
-            state = _with_level(state, rows, logs[begin:end], read[begin:end])
+        elif near := _near(state, logs[start : start + state.level.readings_left()]):
+            end = start + near
+            state = _with_level(state, rows, logs[start:end], read[start:end])
         elif _jumps(state, rows, at, log):
             state = begin_episode(state, rows, at, log)
         else:
-            state = _with_level(state, rows, logs[begin:end], read[begin:end])
-        begin = end
+            state = _with_level(state, rows, logs[start:end], read[start:end])
+        start = end
     return state
 
 

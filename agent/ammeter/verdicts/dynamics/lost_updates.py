@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     masters: bool = False
-    about: str = ""
+    reported_copy: str = ""
     """The part that the finding is about."""
     parts: tuple[Part, ...] = ()
 
@@ -102,7 +102,7 @@ def _copies(schema: Schema, half: list[int]) -> list[str]:
     """
     names = {tensor.name for tensor in schema.tensors}
     split = (schema.tensors[at].name.partition(".") for at in half)
-    return [first if rest in names else WEIGHTS for first, _, rest in split]
+    return [first if name in names else WEIGHTS for first, _, name in split]
 
 
 def _read(state: State, reading: Part) -> State:
@@ -112,7 +112,7 @@ def _read(state: State, reading: Part) -> State:
         return state
     step, others = reading.first, tuple(part for part in state.parts if part.copy != reading.copy)
     before = known or Part(reading.copy)
-    reported = state.opened.active and state.about == reading.copy
+    reported = state.opened.active and state.reported_copy == reading.copy
     if reading.share < MIN_LOST_SHARE:
         clean = before.clean + 1
         over = clean >= CLEAN_READINGS
@@ -124,11 +124,11 @@ def _read(state: State, reading: Part) -> State:
     state = replace(state, parts=(*others, part))
     if not reported and (state.opened.active or part.readings < MIN_READINGS or step - first < MIN_SPAN_STEPS):
         return state
-    return replace(state, opened=state.opened.at(first, step), about=reading.copy)
+    return replace(state, opened=state.opened.at(first, step), reported_copy=reading.copy)
 
 
 def _conclude(state: State) -> Finding:
-    part = next(part for part in state.parts if part.copy == state.about)
+    part = next(part for part in state.parts if part.copy == state.reported_copy)
     copy = f"the copy {part.copy}" if part.copy else ""
     subject = copy or "the weights"
     limit = MIN_RELATIVE_UPDATE.get(part.dtype, "1/512")

@@ -53,7 +53,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The last REFERENCE_READINGS cosines, as float32."""
     losses: bytes = b""
     """The last REFERENCE_LOSSES losses at a reading, as float32."""
-    against: float = 0.0
+    excess: float = 0.0
     """The sum of Page's test. The fields below are valid while it is not zero."""
     first: int = -1
     count: int = 0
@@ -62,11 +62,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     cosines."""
     usual: float = math.nan
     """Mean of the earlier readings; NaN if there were too few."""
-    waited: int = 0
+    readings_since: int = 0
     earlier: bytes = b""
     since: bytes = b""
-    """`waited`: readings since the start or the last decision. `earlier`: the losses before that time. `since`: the
-    losses from then on, at most MIN_READINGS."""
+    """`readings_since`: readings since the start or the last decision. `earlier`: the losses before that time. `since`:
+    the losses from then on, at most MIN_READINGS."""
     loss_before: float = math.nan
     loss: float = math.nan
     tensor: str = ""
@@ -84,21 +84,21 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _rows(state: State, rows: View) -> State:
     cosines, losses = rows.scalar("grad_agreement"), rows.loss()
     read = np.flatnonzero(np.isfinite(cosines))
-    begin = 0
-    while begin < len(read):
-        calm = 0 if state.against or state.opened.active else _calm(cosines[read[begin:]])
+    start = 0
+    while start < len(read):
+        calm = 0 if state.excess or state.opened.active else _calm(cosines[read[start:]])
         if calm:
-            state = _with_readings(state, cosines[read[begin : begin + calm]], losses[read[begin : begin + calm]])
-            begin += calm
+            state = _with_readings(state, cosines[read[start : start + calm]], losses[read[start : start + calm]])
+            start += calm
             continue
-        at = int(read[begin])
+        at = int(read[start])
         step, cosine, loss = int(rows.steps[at]), float(cosines[at]), float(losses[at])
         state = _with_readings(_summed(state, step, cosine, loss), cosines[at : at + 1], losses[at : at + 1])
         if state.opened.active:
-            state = replace(state, opened=state.opened.until(step) if state.against else state.opened.over())
-        elif state.against >= MIN_SUM and state.waited >= MIN_READINGS and math.isfinite(state.usual):
+            state = replace(state, opened=state.opened.until(step) if state.excess else state.opened.over())
+        elif state.excess >= MIN_SUM and state.readings_since >= MIN_READINGS and math.isfinite(state.usual):
             state = _decided(state, step, rows, at)
-        begin += 1
+        start += 1
     return state
 
 
@@ -110,20 +110,20 @@ def _calm(cosines: Floats) -> int:
 
 def _summed(state: State, step: int, cosine: float, loss: float) -> State:
     """Adds one cosine's distance beyond the bound to the sum."""
-    usual = state.usual if state.against else _usual(state.readings)
+    usual = state.usual if state.excess else _usual(state.readings)
     bound = (usual if usual < 0 else 0.0) - FLIP_COSINE
-    against = min(MIN_SUM, state.against + bound - cosine)
-    if against <= 0:
-        return replace(state, against=0.0) if state.against else state
-    if not state.against:
-        begun = replace(state, first=step, count=0, total=0.0, usual=usual, waited=0)
-        state = replace(begun, earlier=state.losses, since=b"")
+    excess = min(MIN_SUM, state.excess + bound - cosine)
+    if excess <= 0:
+        return replace(state, excess=0.0) if state.excess else state
+    if not state.excess:
+        started = replace(state, first=step, count=0, total=0.0, usual=usual, readings_since=0)
+        state = replace(started, earlier=state.losses, since=b"")
     return replace(
         state,
-        against=against,
+        excess=excess,
         count=state.count + 1,
         total=state.total + cosine,
-        waited=state.waited + 1,
+        readings_since=state.readings_since + 1,
         since=_with(state.since, loss, MIN_READINGS),
     )
 
@@ -152,7 +152,7 @@ def _decided(state: State, step: int, rows: View, at: int) -> State:
     """
     before, now = (np.frombuffer(losses, np.float32).astype(np.float64) for losses in (state.earlier, state.since))
     if _falls(before, now):
-        return replace(state, waited=0, earlier=state.since, since=b"")
+        return replace(state, readings_since=0, earlier=state.since, since=b"")
     return replace(
         state,
         opened=state.opened.at(state.first, step),

@@ -102,11 +102,11 @@ def _rows(state: State, rows: View) -> State:
     if not counted.size:
         return state
     read = set(np.flatnonzero(np.isfinite(ratios)).tolist())
-    begin = 0
-    while begin < counted.size and not state.past:
-        end = begin + _rows_to_reading(state, counted[begin:].tolist(), read)
+    start = 0
+    while start < counted.size and not state.past:
+        end = start + _rows_to_reading(state, counted[start:].tolist(), read)
         at = int(counted[end - 1])
-        more = losses[counted[begin:end]]
+        more = losses[counted[start:end]]
         state = replace(
             state, applied=state.applied + len(more), losses=(state.losses + more.tobytes())[-4 * MEDIAN_LOSSES :]
         )
@@ -117,7 +117,7 @@ def _rows(state: State, rows: View) -> State:
             state = _read(state, int(rows.steps[at]), float(ratios[at]), float(rows.scalar("grad_norm")[at]))
             if state.opened.active and not was_active:
                 state = replace(state, column=rows.loss_at(at))
-        begin = end
+        start = end
     return state
 
 

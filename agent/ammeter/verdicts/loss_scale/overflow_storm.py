@@ -48,7 +48,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The last MIN_SKIPS skipped steps after the calibration. `rises` has the last MIN_RISES steps at which the scale
     had risen."""
     rises: tuple[int, ...] = ()
-    begun: int = -1
+    first_skip: int = -1
     levels: tuple[Level, ...] = ()
     interval: int = 0
     factor: float = 1.0
@@ -105,10 +105,10 @@ def _skipped(state: State, step: int) -> State:
     if not state.settled:
         return replace(state, was_skipped=True, streak=0)
     if not state.skips:
-        state = replace(state, begun=step, levels=(), interval=0, factor=1.0, peak=0.0)
+        state = replace(state, first_skip=step, levels=(), interval=0, factor=1.0, peak=0.0)
     state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-MIN_SKIPS:])
     if state.opened.active or _stormy(state, step):
-        return replace(state, opened=state.opened.at(state.begun, step))
+        return replace(state, opened=state.opened.at(state.first_skip, step))
     return state
 
 
@@ -178,10 +178,10 @@ def _why(state: State) -> str:
 def _fix(state: State, tolerated: float, spare: float | None) -> str:
     exponent = math.floor(math.log2(tolerated)) if tolerated > 0 else 0
     factor = ", growth_factor=2.0" if state.factor > 2 else ""
-    room = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
+    headroom = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
     return (
         f"Use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000): it starts at"
-        f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{room}"
+        f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{headroom}"
     )
 
 

@@ -24,12 +24,12 @@ RECOVERED_STEPS = 10
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
-    worked: float = 0.0
+    applied_scale: float = 0.0
     """Scale of the last applied step."""
-    begun: int = -1
+    first_skip: int = -1
     skips: int = 0
-    proven: int = 0
-    """`skips`: skipped steps in a row. `proven`: those of them at a scale that had worked."""
+    unexpected_skips: int = 0
+    """`skips`: skipped steps in a row. `unexpected_skips`: those of them at a scale that had worked."""
     first_scale: float = 0.0
     last_scale: float = 0.0
     backoff: float = 0.5
@@ -37,7 +37,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     frontier: Origin = Origin()
     from_scale: float = 0.0
     to_scale: float = 0.0
-    had_worked: bool = False
+    had_been_applied: bool = False
     lost_steps: int = 0
     weights_nonfinite: int = -1
     """Last step with a report of NaN or Inf in the weights. Skipping steps has then not protected the weights."""
@@ -47,7 +47,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Highest scale of an applied step so far."""
     lowest: float = math.inf
     """Lowest scale of the skipped steps of this collapse."""
-    parted: int = 0
+    partly_applied: int = 0
     """Number of these steps that another optimizer applied."""
     resumed: int = -1
     """First applied step after the collapse. `resumed_scale` is its scale."""
@@ -82,38 +82,47 @@ def _rows(state: State, rows: View) -> State:
 def _quiet(state: State, rows: View) -> State:
     scales = rows.scalar("scale")
     scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
-    if not scales.size or (scales[-1] == state.worked and scales.max() <= state.highest):
+    if not scales.size or (scales[-1] == state.applied_scale and scales.max() <= state.highest):
         return state
-    return replace(state, worked=float(scales[-1]), highest=max(state.highest, float(scales.max())))
+    return replace(state, applied_scale=float(scales[-1]), highest=max(state.highest, float(scales.max())))
 
 
-def _skip(state: State, step: int, scale: float, parted: bool) -> State:
+def _skip(state: State, step: int, scale: float, partly_applied: bool) -> State:
     if not state.skips:
-        state = replace(state, begun=step, first_scale=scale, last_scale=scale, frontier=Origin())
+        state = replace(state, first_skip=step, first_scale=scale, last_scale=scale, frontier=Origin())
         if not state.opened.active:
-            state = replace(state, lowest=math.inf, parted=0)
+            state = replace(state, lowest=math.inf, partly_applied=0)
     elif 0 < scale < state.last_scale:
         state = replace(state, backoff=scale / state.last_scale)
-    proven = state.proven + _had_worked(state, scale)
-    state = replace(state, skips=state.skips + 1, proven=proven, last_scale=scale, applied=0, resumed=-1)
-    state = replace(state, lowest=min(state.lowest, scale), parted=state.parted + parted, resumed_scale=math.nan)
+    unexpected_skips = state.unexpected_skips + _had_been_applied(state, scale)
+    state = replace(
+        state, skips=state.skips + 1, unexpected_skips=unexpected_skips, last_scale=scale, applied=0, resumed=-1
+    )
+    state = replace(
+        state,
+        lowest=min(state.lowest, scale),
+        partly_applied=state.partly_applied + partly_applied,
+        resumed_scale=math.nan,
+    )
     if not (state.opened.active or _collapsed(state)):
         return state
     if not state.opened.active:
-        good = min(state.first_scale, state.worked)
+        good = min(state.first_scale, state.applied_scale)
         state = replace(state, from_scale=state.first_scale, good_scale=good, lost_steps=state.skips - 1)
-        state = replace(state, had_worked=_had_worked(state, scale))
-    return replace(state, opened=state.opened.at(state.begun, step), to_scale=scale, lost_steps=state.lost_steps + 1)
+        state = replace(state, had_been_applied=_had_been_applied(state, scale))
+    return replace(
+        state, opened=state.opened.at(state.first_skip, step), to_scale=scale, lost_steps=state.lost_steps + 1
+    )
 
 
-def _had_worked(state: State, scale: float) -> bool:
-    return 0 < scale <= state.worked or (scale == 0 and state.worked > 0)
+def _had_been_applied(state: State, scale: float) -> bool:
+    return 0 < scale <= state.applied_scale or (scale == 0 and state.applied_scale > 0)
 
 
 def _collapsed(state: State) -> bool:
-    if state.proven >= MAX_ACCIDENTAL_SKIPS:
+    if state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS:
         return True
-    if 0 < state.worked < state.first_scale and state.last_scale < state.first_scale:
+    if 0 < state.applied_scale < state.first_scale and state.last_scale < state.first_scale:
         return False  # a scale set too high by hand returns to a working value
     useless = state.skips >= MAX_ACCIDENTAL_SKIPS and state.last_scale <= MIN_USEFUL_SCALE
     return useless or state.skips > CALIBRATION_SKIPS
@@ -121,19 +130,26 @@ def _collapsed(state: State) -> bool:
 
 def _applied(state: State, step: int, scale: float) -> State:
     applied = state.applied + (not scale <= INVERSE_INFINITE_SCALE)
-    worked = scale if scale >= 0 else state.worked
+    applied_scale = scale if scale >= 0 else state.applied_scale
     opened = state.opened.over() if applied >= RECOVERED_STEPS else state.opened
     if state.opened.active and state.resumed < 0:
         state = replace(state, resumed=step, resumed_scale=scale)
-    state = replace(state, highest=max(state.highest, worked))
-    return replace(state, opened=opened, worked=worked, skips=0, proven=0, applied=applied if opened.active else 0)
+    state = replace(state, highest=max(state.highest, applied_scale))
+    return replace(
+        state,
+        opened=opened,
+        applied_scale=applied_scale,
+        skips=0,
+        unexpected_skips=0,
+        applied=applied if opened.active else 0,
+    )
 
 
 def _event(state: State, event: Event) -> State:
     if event.name == "weights.nonfinite":
         return replace(state, weights_nonfinite=event.step)
-    known = state.frontier.step >= state.begun and state.frontier.count
-    if not state.skips or known or event.step < state.begun:
+    known = state.frontier.step >= state.first_skip and state.frontier.count
+    if not state.skips or known or event.step < state.first_skip:
         return state
     return replace(state, frontier=gradient_frontier.of_event(event.step, event.data))
 
@@ -158,7 +174,7 @@ def _conclude(state: State) -> Finding:
             "scale_to": state.to_scale,
             "lowest_failed_scale": state.lowest,
             "skipped_steps": state.lost_steps,
-            "steps_applied": state.parted,
+            "steps_applied": state.partly_applied,
             "applied_again_at_step": state.resumed if resumed else None,
             "applied_again_at_scale": state.resumed_scale if resumed and state.resumed_scale >= 0 else None,
             "weights_nonfinite_at_step": state.weights_nonfinite if state.weights_nonfinite >= opened.first else None,
@@ -186,7 +202,7 @@ def _scales(state: State, constant: bool) -> str:
 
 def _before(state: State, constant: bool) -> str:
     """Describes how these scales performed before."""
-    if state.had_worked:
+    if state.had_been_applied:
         higher = state.good_scale < state.from_scale
         known = wording.scale(state.good_scale) if higher else "this scale" if constant else "the first of these scales"
         worked = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been used in an applied step"
@@ -253,7 +269,7 @@ def _restart(state: State, left: int) -> str:
     first = state.opened.first
     if state.weights_nonfinite >= first or not left:
         return f"Restore {wording.earlier(first)} and continue with a new GradScaler."
-    if state.parted:
+    if state.partly_applied:
         return (
             f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use a new"
             " GradScaler."

@@ -30,7 +30,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     fell_from: float = -1.0
     scale: float = 0.0
     applied: int = 0
-    good: int = 0
+    recovered: int = 0
     weight: str = ""
     """A weight with NaN or Inf that was read after such a step was applied."""
 
@@ -63,14 +63,14 @@ def _rows(state: State, rows: View) -> State:
 def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
     if not state.opened.active:
         state = replace(state, fell_from=state.before, scale=scale, applied=0, weight="")
-    return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, good=0)
+    return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, recovered=0)
 
 
 def _with_inverse(state: State, scale: float, applied: bool) -> State:
-    good = state.good + applied if state.opened.active else 0
-    if good >= RECOVERED_STEPS:
-        return replace(state, before=scale, opened=state.opened.over(), good=0)
-    return replace(state, before=scale, good=good)
+    recovered = state.recovered + applied if state.opened.active else 0
+    if recovered >= RECOVERED_STEPS:
+        return replace(state, before=scale, opened=state.opened.over(), recovered=0)
+    return replace(state, before=scale, recovered=recovered)
 
 
 def _conclude(state: State) -> Finding:

@@ -21,11 +21,12 @@ they were skipped."""
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     headroom: Headroom = Headroom()
-    begun: int = -1
+    first_skip: int = -1
     series: int = 0
-    proven: int = 0
-    """`begun`: first skipped step in a row. `series`: number of them. `proven`: those at a scale that had worked."""
-    waiting: int = -1
+    unexpected_skips: int = 0
+    """`first_skip`: first skipped step in a row. `series`: number of them. `unexpected_skips`: those at a scale that
+    had worked."""
+    pending_step: int = -1
     """A bad step located in one tensor, or with an Inf despite headroom. It becomes a finding if the run recovers;
     otherwise scale-collapse reports it."""
     nan_overflows: bool = False
@@ -50,7 +51,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     step_unknown: bool = False
     scaled: bool = False
     """Whether a scaler was in use in a bad step that was applied nevertheless."""
-    parted: int = 0
+    partly_applied: int = 0
     """Bad steps that the scaler skipped for one optimizer and not for another."""
     weight: str = ""
     """A weight with NaN or Inf that was read after a bad step was applied."""
@@ -58,7 +59,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The module whose backward pass turned finite gradients into NaN or Inf, from hooks."""
 
 
-def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, reached: int | None = None) -> State:
+def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:
     """Opens or extends the finding.
 
     Args:
@@ -66,7 +67,7 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, r
         step: The bad step.
         frontier: Its frontier of non-finite gradients.
         unprotected: Whether the step was applied.
-        reached: The later step at which the finding became certain, if there is one.
+        certain_at: The later step at which the finding became certain, if there is one.
     """
     fresh = not state.opened.active
     recent = (() if fresh else state.recent) + (step,)
@@ -76,14 +77,14 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, r
         or (len(recent) > 1 and recent[-2] == step - 1)
         or state.series >= MAX_ACCIDENTAL_SKIPS
     )
-    opened = state.opened.at(state.begun if state.series else step, step)
+    opened = state.opened.at(state.first_skip if state.series else step, step)
     if fresh:
         state = replace(state, after=math.nan, weight="", origin=NonfiniteOrigin(), scaled=False)
         if not state.series:
-            state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
+            state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
     return replace(
         state,
-        opened=replace(opened, step=reached) if fresh and reached is not None else opened,
+        opened=replace(opened, step=certain_at) if fresh and certain_at is not None else opened,
         recent=recent,
         bad=max(1, state.series) if fresh else state.bad + 1,
         applied=int(unprotected) if fresh else state.applied + unprotected,

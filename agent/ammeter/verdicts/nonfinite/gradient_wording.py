@@ -62,7 +62,7 @@ def _effect(state: State) -> str:
             return " Whether the optimizer stepped is unknown."
         return " The optimizer did not step, so no weight was changed."
     skipped = "that step" if state.bad == 1 else "those steps"
-    if state.parted:
+    if state.partly_applied:
         return f"{_overflow(state)} GradScaler skipped {skipped} for one optimizer, and another one stepped."
     return f"{_overflow(state)} GradScaler skipped {skipped}, so no weight was changed."
 

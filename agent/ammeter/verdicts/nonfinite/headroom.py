@@ -32,7 +32,7 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
         reach: Largest |gradient| over the norm.
     """
 
-    worked: float = 0.0
+    applied_scale: float = 0.0
     """Scale of the last applied step, 0 before there is one."""
     window: int = -1
     norm: float = 0.0
@@ -63,8 +63,8 @@ def overflow(headroom: Headroom, scale: float) -> Headroom:
 
 def applied(headroom: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
     """Stores an applied step. `norm` and `absmax` are unscaled; NaN if not measured."""
-    if scale > 0 and scale != headroom.worked:
-        headroom = replace(headroom, worked=scale)
+    if scale > 0 and scale != headroom.applied_scale:
+        headroom = replace(headroom, applied_scale=scale)
     if norm > 0:
         headroom = _windowed(headroom, step // WINDOW_STEPS, norm, 0.0)
     if absmax > 0 and norm > 0:
@@ -90,8 +90,8 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
         rows.scalar(name)[done].astype(np.float64) for name in ("scale", "grad_norm", "grad_absmax")
     )
     scaled = scales[scales > 0]
-    if scaled.size and scaled[-1] != headroom.worked:
-        headroom = replace(headroom, worked=float(scaled[-1]))
+    if scaled.size and scaled[-1] != headroom.applied_scale:
+        headroom = replace(headroom, applied_scale=float(scaled[-1]))
     read = np.flatnonzero(norms > 0)
     if read.size:
         windows = rows.steps[done][read] // WINDOW_STEPS

@@ -51,8 +51,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _weights(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
-    harmed = state.opened.active and state.applied and not state.weight
-    return replace(state, weight=str(tensors[0])[: origin_event.MAX_NAME_CHARS]) if harmed else state
+    affected = state.opened.active and state.applied and not state.weight
+    return replace(state, weight=str(tensors[0])[: origin_event.MAX_NAME_CHARS]) if affected else state
 
 
 def _origin(state: State, event: Event) -> State:
@@ -68,12 +68,12 @@ def _rows(state: State, rows: View) -> State:
         return state if after is state.headroom else replace(state, headroom=after)
     losses = rows.loss()
     losses_read = measured(losses)
-    loss_bad = losses_read & ~np.isfinite(losses)
+    loss_nonfinite = losses_read & ~np.isfinite(losses)
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
     for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
         if not bad[at]:
             state = _good(state, step, scale, norm, absmax) if applied > 0 else state
-        elif not loss_bad[at]:
+        elif not loss_nonfinite[at]:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
             unprotected = applied > 0 and not skipped > 0
             state = (
@@ -96,7 +96,7 @@ def _with_unread(state: State, step: int, loss_read: bool, applied: float, skipp
         state,
         loss_unread=state.loss_unread or not loss_read,
         step_unknown=state.step_unknown or math.isnan(applied),
-        parted=state.parted + (applied > 0 and skipped > 0),
+        partly_applied=state.partly_applied + (applied > 0 and skipped > 0),
         scaled=state.scaled or (applied > 0 and scale >= 0),
     )
 
@@ -109,34 +109,34 @@ def _bad_rows(rows: View) -> Mask:
 
 
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
-    if state.waiting >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
-        state = open_episode(state, state.waiting, state.frontier, unprotected=False, reached=step)
+    if state.pending_step >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
+        state = open_episode(state, state.pending_step, state.frontier, unprotected=False, certain_at=step)
     if state.opened.active:
         state = replace(state, after=scale) if math.isnan(state.after) else state
     elif state.series:
-        state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, parted=0)
+        state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
     after = headroom.applied(state.headroom, step, scale, norm, absmax)
     opened = state.opened.over() if state.finite + 1 >= RECOVERED_STEPS else state.opened
     finite = state.finite + 1 if opened.active else 0
-    return replace(state, headroom=after, series=0, proven=0, waiting=-1, finite=finite, opened=opened)
+    return replace(state, headroom=after, series=0, unexpected_skips=0, pending_step=-1, finite=finite, opened=opened)
 
 
 def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     """Processes a step that the scaler skipped; decides whether the scale is the reason."""
     if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself turns every gradient into NaN
         return state
-    state = replace(state, begun=state.begun if state.series else step, series=state.series + 1)
+    state = replace(state, first_skip=state.first_skip if state.series else step, series=state.series + 1)
     state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)
     only_nan = frontier.count > 0 and not frontier.inf
     spread = frontier.handed_on or frontier.everywhere
-    proven = 0 < scale <= state.headroom.worked
-    state = replace(state, proven=state.proven + proven)
-    hopeless = state.proven >= MAX_ACCIDENTAL_SKIPS or (
+    had_worked = 0 < scale <= state.headroom.applied_scale
+    state = replace(state, unexpected_skips=state.unexpected_skips + had_worked)
+    hopeless = state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS or (
         state.series >= MAX_ACCIDENTAL_SKIPS and scale <= MIN_USEFUL_SCALE
     )
     if spread and hopeless:
         return open_episode(_with_evidence(state, scale, 0.0), step, frontier, unprotected=False)
-    if not proven:
+    if not had_worked:
         nan_overflows = state.nan_overflows or only_nan
         return replace(state, nan_overflows=nan_overflows, headroom=headroom.overflow(state.headroom, scale))
     bits = state.headroom.bits(scale)
@@ -144,9 +144,9 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
         return state
     if only_nan and spread:
         return open_episode(_with_evidence(state, scale, bits), step, frontier, unprotected=False)
-    if state.waiting >= 0:
+    if state.pending_step >= 0:
         return state
-    return replace(_with_evidence(state, scale, bits), waiting=step, frontier=frontier)
+    return replace(_with_evidence(state, scale, bits), pending_step=step, frontier=frontier)
 
 
 def _bits_needed(state: State, only_nan: bool) -> float:
@@ -178,7 +178,7 @@ def _conclude(state: State) -> Finding:
             "room_bits": round(state.headroom_bits, 1) if scale > 0 else None,
             "lowest_failed_scale": state.lowest if math.isfinite(state.lowest) else None,
             "next_applied_scale": state.after if state.after >= 0 else None,
-            "steps_partly_applied": state.parted,
+            "steps_partly_applied": state.partly_applied,
             "loss_finite": None if state.loss_unread else True,
             "born_in": "backward" if state.origin.kind else None,
             "nonfinite_weight": state.weight or None,

@@ -44,13 +44,13 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     scaled: bool = False
     frontier: Origin = Origin()
     origin: NonfiniteOrigin = NonfiniteOrigin()
-    weights: str = ""
+    weight_before: str = ""
     """A weight that was non-finite before this series. No step of the series was applied."""
-    harmed: str = ""
+    weight_after: str = ""
     """A non-finite weight that was read after a step of this series was applied."""
-    parted: int = 0
+    partly_applied: int = 0
     """Steps of this series that the scaler skipped for one optimizer and not for another."""
-    moved: bool = False
+    gradient_nonzero: bool = False
     """Whether a gradient of an applied step was read and was not zero."""
     column: str = ""
     """The name of the loss, if the run has several."""
@@ -86,8 +86,8 @@ def _weights(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
     name = str(tensors[0])[: origin_event.MAX_NAME_CHARS]
     if state.at_risk:
-        return replace(state, unread=False, harmed=state.harmed or name)
-    return replace(state, weights=state.weights or name)
+        return replace(state, unread=False, weight_after=state.weight_after or name)
+    return replace(state, weight_before=state.weight_before or name)
 
 
 def _rows(state: State, rows: View) -> State:
@@ -103,31 +103,33 @@ def _rows(state: State, rows: View) -> State:
             read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
             column = state.column if state.opened.active else rows.loss_at(at)
             state = replace(_bad(state, step, loss, skipped > 0, applied > 0, read), column=column)
-            moved = applied > 0 and bool(gradients[at]) and norm > 0
-            state = replace(state, scaled=state.scaled or scale >= 0, moved=state.moved or moved)
+            gradient_nonzero = applied > 0 and bool(gradients[at]) and norm > 0
+            state = replace(
+                state, scaled=state.scaled or scale >= 0, gradient_nonzero=state.gradient_nonzero or gradient_nonzero
+            )
             if broken[at] and not state.frontier.count and (frontier := gradient_frontier.of_row(rows, at)):
                 state = replace(state, frontier=frontier)
         elif math.isfinite(loss) and applied > 0 and state.opened.active:
             state = replace(state, finite=state.finite + 1)
             if state.finite >= RECOVERED_LOSSES:
-                state = replace(state, opened=state.opened.over(), weights="")
+                state = replace(state, opened=state.opened.over(), weight_before="")
     return state
 
 
 def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
-        state = State(opened=state.opened, value=loss, weights=state.weights)
-    parted, applied = applied and skipped, applied and not skipped
-    harmed = applied and gradients != "finite"
+        state = State(opened=state.opened, value=loss, weight_before=state.weight_before)
+    partly_applied, applied = applied and skipped, applied and not skipped
+    risky = applied and gradients != "finite"
     return replace(
         state,
         opened=state.opened.at(step, step),
         bad=state.bad + 1,
         skipped=state.skipped + skipped,
         applied=state.applied + applied,
-        parted=state.parted + parted,
-        at_risk=state.at_risk or harmed,
-        unread=gradients != "broken" and (state.unread if state.at_risk else harmed),
+        partly_applied=state.partly_applied + partly_applied,
+        at_risk=state.at_risk or risky,
+        unread=gradients != "broken" and (state.unread if state.at_risk else risky),
         finite=0,
     )
 
@@ -143,15 +145,15 @@ def _conclude(state: State) -> Finding:
         title=f"Loss{which} is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
         cause=f"The training loss{which} was {name} {since}.{_damage(state)}{origin.words() or frontier.words()}",
         fix=_fix(state),
-        tensor=origin.tensor or state.weights or frontier.tensor,
+        tensor=origin.tensor or state.weight_before or frontier.tensor,
         module=origin.module or frontier.module,
         evidence={
             "loss": name,
             "nonfinite_losses": state.bad,
             "steps_skipped": state.skipped,
             "steps_applied": state.applied,
-            "steps_partly_applied": state.parted,
-            "gradients_moved": state.moved if state.applied else None,
+            "steps_partly_applied": state.partly_applied,
+            "gradients_moved": state.gradient_nonzero if state.applied else None,
             "weights_at_risk": state.at_risk or _weights_were_bad(state),
             "nonfinite_weight": _nonfinite_weight(state),
             "nonfinite_buffer": origin.tensor if origin.buffer else None,
@@ -167,14 +169,14 @@ def _conclude(state: State) -> Finding:
 
 
 def _weights_were_bad(state: State) -> bool:
-    return not state.at_risk and (bool(state.weights) or state.origin.kind == "weights")
+    return not state.at_risk and (bool(state.weight_before) or state.origin.kind == "weights")
 
 
 def _nonfinite_weight(state: State) -> str | None:
     """Returns a weight that was read and contained NaN or Inf."""
     origin = state.origin
     weight = (origin.tensor or origin.place) if origin.kind == "weights" and not origin.buffer else ""
-    return state.weights or state.harmed or weight or None
+    return state.weight_before or state.weight_after or weight or None
 
 
 def _damage(state: State) -> str:
@@ -184,11 +186,11 @@ def _damage(state: State) -> str:
     if state.at_risk:
         return _applied_unsafely(state)
     if state.applied:
-        zero = " and zero, so such a step does not learn from the loss" if not state.moved else ""
+        zero = " and zero, so such a step does not learn from the loss" if not state.gradient_nonzero else ""
         steps = "The step was" if state.applied == 1 else f"{state.applied} such steps were"
         return f" {steps} applied; the gradients that were read there were finite{zero}."
-    if state.parted:
-        steps = wording.count(state.parted, "such step")
+    if state.partly_applied:
+        steps = wording.count(state.partly_applied, "such step")
         return f" In {steps} GradScaler skipped one optimizer and another one stepped and changed its weights."
     if state.skipped:
         steps = "the step" if state.skipped == 1 else "these steps"
@@ -198,9 +200,9 @@ def _damage(state: State) -> str:
 
 def _bad_before(state: State) -> str:
     origin = state.origin
-    if origin.buffer and not state.weights:
+    if origin.buffer and not state.weight_before:
         return f" {origin.tensor}, a buffer of the model, contains NaN or Inf, which reaches each of these losses."
-    tensor = state.weights or origin.tensor or origin.place
+    tensor = state.weight_before or origin.tensor or origin.place
     return (
         f" The weights contained NaN or Inf before, {tensor} among them, and a batch that uses it has no finite loss."
     )
@@ -212,22 +214,22 @@ def _applied_unsafely(state: State) -> str:
     step, its, them = ("The step was", "its", "it") if one else (f"{state.applied} such steps were", "their", "them")
     scaler = "" if state.scaled else f" No GradScaler is in use that would have skipped {them}."
     gradients = f"and {its} gradients were not read" if state.unread else "with non-finite gradients"
-    if state.harmed:
-        weights = f"since then the weights contain NaN or Inf, {state.harmed} among them"
+    if state.weight_after:
+        weights = f"since then the weights contain NaN or Inf, {state.weight_after} among them"
         return f" {step} applied {gradients}; {weights}.{scaler}"
     return f" {step} applied {gradients}. No reading has found NaN or Inf in the weights since.{scaler}"
 
 
 def _fix(state: State) -> str:
     first = state.opened.first
-    if _weights_were_bad(state) or state.harmed:
+    if _weights_were_bad(state) or state.weight_after:
         check = "check it with torch.isfinite before you continue"
         more = "" if _weights_were_bad(state) else f" {_check(state)}"
         return f"Stop the run and restore {wording.earlier(first)}; {check}.{more}"
     if state.at_risk:
         weights = f"Check the weights with torch.isfinite; if one is not finite, restore {wording.earlier(first)}."
         return f"{weights} {_check(state)}"
-    if state.applied and not state.moved:
+    if state.applied and not state.gradient_nonzero:
         return f"Stop the run: steps with zero gradients are wasted. {_check(state)}"
     return _check(state)
 

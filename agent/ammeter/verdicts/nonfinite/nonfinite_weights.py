@@ -35,9 +35,10 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
-    begun: int = -1
-    """`begun`: first of the present row of non-finite losses. `harmed`: whether such a step was applied."""
-    harmed: bool = False
+    first_bad_loss: int = -1
+    """`first_bad_loss`: first of the present row of non-finite losses. `bad_step_applied`: whether such a step was
+    applied."""
+    bad_step_applied: bool = False
     tensor: str = ""
     count: int = 0
     last_finite: int = -1
@@ -64,13 +65,18 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _rows(state: State, rows: View) -> State:
     losses = rows.loss()
     bad = measured(losses) & ~np.isfinite(losses)
-    if state.begun < 0 and not state.opened.active and not bad.any():
+    if state.first_bad_loss < 0 and not state.opened.active and not bad.any():
         return state
     records = rows.records("loss", "applied", "skipped", "weights_nonfinite")
     for at, (step, (loss, applied, skipped, nonfinite)) in enumerate(records):
         if bad[at]:
-            harmed = state.harmed or not (skipped > 0 and applied == 0)
-            state = replace(state, begun=state.begun if state.begun >= 0 else step, harmed=harmed, finite=0)
+            bad_step_applied = state.bad_step_applied or not (skipped > 0 and applied == 0)
+            state = replace(
+                state,
+                first_bad_loss=state.first_bad_loss if state.first_bad_loss >= 0 else step,
+                bad_step_applied=bad_step_applied,
+                finite=0,
+            )
         elif math.isfinite(loss):
             state = _finite(state, nonfinite, applied > 0)
     return state
@@ -78,11 +84,11 @@ def _rows(state: State, rows: View) -> State:
 
 def _finite(state: State, nonfinite: float, applied: bool) -> State:
     if not state.opened.active:
-        return replace(state, begun=-1, harmed=False)
+        return replace(state, first_bad_loss=-1, bad_step_applied=False)
     if nonfinite > 0:
-        return replace(state, begun=-1, harmed=False, finite=0, clean=False)
+        return replace(state, first_bad_loss=-1, bad_step_applied=False, finite=0, clean=False)
     finite, clean = state.finite + applied, state.clean or nonfinite == 0
-    state = replace(state, begun=-1, harmed=False, finite=finite, clean=clean)
+    state = replace(state, first_bad_loss=-1, bad_step_applied=False, finite=finite, clean=clean)
     over = finite >= RECOVERED_LOSSES and clean and not state.moment
     return replace(state, opened=state.opened.over()) if over else state
 
@@ -92,11 +98,11 @@ def _nonfinite(state: State, event: Event) -> State:
 
     Losses whose steps the scaler skipped did not change the weights, so the weights were bad before the first of them.
     """
-    before = state.begun >= 0 and not state.harmed
-    first = max(0, state.begun - 1) if before else event.step
+    before = state.first_bad_loss >= 0 and not state.bad_step_applied
+    first = max(0, state.first_bad_loss - 1) if before else event.step
     if not state.opened.active:
         state = replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0)
-        state = replace(state, deduced=state.begun if before and state.begun > 0 else -1)
+        state = replace(state, deduced=state.first_bad_loss if before and state.first_bad_loss > 0 else -1)
     state = replace(state, opened=state.opened.at(min(first, event.step), event.step), finite=0, clean=False)
     data = event.data
     name, count = str((data.get("tensors") or ["one"])[0])[:MAX_NAME_CHARS], data.get("count", 1)

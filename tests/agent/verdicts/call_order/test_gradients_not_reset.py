@@ -52,13 +52,13 @@ def test_a_loss_that_was_not_finite_before_is_the_cause_and_one_that_came_after_
         stream.bad(2.0 ** (16 - step), last=5, loss=math.nan)
         if step == 1:
             stream.event("usage.gradients_not_reset", caller="a.py:1", optimizer="SGD", after="skipped", left=math.inf)
-    (only,) = explain([("a", each) for each in findings(stream).values()])
+    (only,) = explain([("a", finding) for finding in findings(stream).values()])
     assert "nonfinite-loss" == only.finding.verdict
-    assert "gradients-not-reset" in [each.verdict for each in only.consequences]
+    assert "gradients-not-reset" in [consequence.verdict for consequence in only.consequences]
     stream = told("applied", 0.25, None)
     for _ in range(3):
         stream.bad(last=5, loss=math.nan)
-    (only,) = explain([("a", each) for each in findings(stream).values()])
+    (only,) = explain([("a", finding) for finding in findings(stream).values()])
     assert ("gradients-not-reset", "nonfinite-loss") == (only.finding.verdict, only.consequences[0].verdict)
 
 

@@ -33,9 +33,9 @@ def test_a_scaler_that_is_not_watched_is_no_reason_to_be_silent() -> None:
 
 def test_a_clip_on_the_same_gradients_is_its_consequence() -> None:
     stream = told().event("usage.clip_before_unscale", caller="loop/train.py:119", max_norm=1.0, scale=65536.0)
-    (only,) = explain([("a", each) for each in findings(stream).values()])
+    (only,) = explain([("a", finding) for finding in findings(stream).values()])
     assert "gradients-not-unscaled" == only.finding.verdict
-    assert ["clip-before-unscale"] == [each.verdict for each in only.consequences]
+    assert ["clip-before-unscale"] == [consequence.verdict for consequence in only.consequences]
 
 
 def test_it_is_told_once() -> None:

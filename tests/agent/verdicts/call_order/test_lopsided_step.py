@@ -65,8 +65,8 @@ def test_a_storm_that_skips_one_of_two_optimizers_is_the_cause() -> None:
     stream = lopsided(*range(60, 200, 10))
     storm = findings(stream)["overflow-storm"]
     assert [["lopsided-step"]] == [
-        [more.verdict for more in each.consequences]
-        for each in explain([("a", each) for each in findings(stream).values()])
+        [more.verdict for more in cause.consequences]
+        for cause in explain([("a", finding) for finding in findings(stream).values()])
     ]
     assert storm.first_step == findings(stream)["lopsided-step"].first_step
 

@@ -96,7 +96,7 @@ def test_a_storm_of_skips_has_it_listed_inside() -> None:
         stream.good(8192, norm=5, growth_tracker=0, full=True)
     found = findings(stream)
     assert {"overflow-storm", "scheduler-ahead"} == set(found)
-    (cause,) = explain([("stream", each) for each in found.values()])
+    (cause,) = explain([("stream", finding) for finding in found.values()])
     assert "overflow-storm" == cause.finding.verdict
 
 

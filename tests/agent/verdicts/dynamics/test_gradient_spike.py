@@ -124,8 +124,8 @@ def heavy_tails(dice: np.random.Generator, count: int, spread: float) -> Norms:
 
 def correlated(dice: np.random.Generator, count: int, spread: float) -> Norms:
     walk, path = 0.0, []
-    for each in dice.normal(size=count):
-        walk = 0.95 * walk + 0.3 * spread * each
+    for norm in dice.normal(size=count):
+        walk = 0.95 * walk + 0.3 * spread * norm
         path.append(walk)
     return np.exp(path)
 

@@ -74,7 +74,7 @@ def test_real_half_weights_are_found_when_they_are_trained(frozen: bool, tmp_pat
     base, head = torch.nn.Linear(6, 6).bfloat16(), torch.nn.Linear(6, 2)
     base.requires_grad_(not frozen)
     model = torch.nn.Sequential(base, torch.nn.Tanh(), head)
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-3)
     with watching(tmp_path, model, optimizer) as seen:
         train(model, optimizer)
     told = seen.findings()

@@ -51,8 +51,8 @@ def test_a_real_optimizer_that_keeps_its_moments_in_half_is_named(dtype: torch.d
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 2))
     optimizer = torch.optim.Adam(model.parameters())
-    optimizer.register_step_pre_hook(lambda each, *_: cast(each, torch.float32))
-    optimizer.register_step_post_hook(lambda each, *_: cast(each, dtype))
+    optimizer.register_step_pre_hook(lambda stepped, *_: cast(stepped, torch.float32))
+    optimizer.register_step_post_hook(lambda stepped, *_: cast(stepped, dtype))
     with watching(tmp_path, model, optimizer) as seen:
         for _ in range(5):
             model(torch.randn(5, 6)).square().mean().backward()
@@ -64,4 +64,4 @@ def test_a_real_optimizer_that_keeps_its_moments_in_half_is_named(dtype: torch.d
 
 def cast(optimizer: torch.optim.Optimizer, dtype: torch.dtype) -> None:
     for state in optimizer.state.values():
-        state |= {name: each.to(dtype) for name, each in state.items() if each.dim()}
+        state |= {name: value.to(dtype) for name, value in state.items() if value.dim()}

@@ -52,7 +52,7 @@ def test_a_loss_that_only_scatters_has_not_fallen() -> None:
     for step in range(280):
         low = step > 150 and step % 2
         stream.good(loss=(2.6 if low else 2.75) + 0.1 * (step % 3 - 1), update_ratio=1e-7)
-    assert ["stagnation"] == [each.verdict for each in findings(stream).values()]
+    assert ["stagnation"] == [finding.verdict for finding in findings(stream).values()]
 
 
 def test_a_loss_that_has_nothing_left_to_give_keeps_it_silent() -> None:
@@ -98,9 +98,9 @@ def test_it_is_what_came_of_a_clip_before_unscaling() -> None:
     stream.event("usage.clip_before_unscale", caller="train.py:120", max_norm=1.0, scale=65536.0)
     for _ in range(300):
         stream.good(65536, loss=4.8, update_ratio=1e-7)
-    (told,) = explain([("stream", each) for each in findings(stream).values()])
+    (told,) = explain([("stream", finding) for finding in findings(stream).values()])
     assert "clip-before-unscale" == told.finding.verdict
-    assert ["stagnation"] == [each.verdict for each in told.consequences]
+    assert ["stagnation"] == [consequence.verdict for consequence in told.consequences]
 
 
 def test_it_is_told_once() -> None:

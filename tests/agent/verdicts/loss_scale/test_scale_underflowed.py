@@ -59,9 +59,9 @@ def test_where_the_scale_collapsed_on_the_way_that_is_the_cause() -> None:
     stream = warm()
     for halvings in range(146):
         stream.bad(2.0 ** (16 - halvings), first=3, last=3, inf=True)
-    causes = explain([("stream", each) for each in findings(stream).values()])
-    assert ["scale-collapse"] == [each.finding.verdict for each in causes]
-    assert "scale-underflowed" in [each.verdict for each in causes[0].consequences]
+    causes = explain([("stream", finding) for finding in findings(stream).values()])
+    assert ["scale-collapse"] == [cause.finding.verdict for cause in causes]
+    assert "scale-underflowed" in [consequence.verdict for consequence in causes[0].consequences]
 
 
 def test_a_real_scaler_without_an_inverse_poisons_the_weights_in_one_step(tmp_path: Path) -> None:
@@ -78,6 +78,6 @@ def test_a_real_scaler_without_an_inverse_poisons_the_weights_in_one_step(tmp_pa
     assert not torch.isfinite(model.weight).any()
     told = seen.findings()
     assert (0, 1) == (told["scale-underflowed"].first_step, told["scale-underflowed"].evidence["steps_applied"])
-    causes = explain([("stream", each) for each in told.values()])
-    assert ["scale-underflowed"] == [each.finding.verdict for each in causes]
+    causes = explain([("stream", finding) for finding in told.values()])
+    assert ["scale-underflowed"] == [cause.finding.verdict for cause in causes]
     assert math.isclose(2.0**-130, told["scale-underflowed"].evidence["scale"])

@@ -40,7 +40,7 @@ def test_what_is_lost_without_a_scale_is_listed_inside() -> None:
         stream.good(full=True)
     found = findings(stream)
     assert {"scaler-disabled", "no-loss-scaling"} == set(found)
-    (cause,) = explain([("stream", each) for each in found.values()])
+    (cause,) = explain([("stream", finding) for finding in found.values()])
     assert "scaler-disabled" == cause.finding.verdict
 
 

@@ -75,10 +75,10 @@ def test_it_is_told_once_and_a_scaler_that_is_then_rebuilt_is_listed_inside() ->
     stream = resumed(resumed(Stream()), steps=7)
     stream.event("usage.scaler_rebuilt", caller="b.py:3", optimizer="AdamW", scale=65536.0, scale_before=512.0)
     assert 400 == found(stream).evidence["optimizer_steps"]
-    (cause,) = explain([("stream", each) for each in findings(stream).values()])
+    (cause,) = explain([("stream", finding) for finding in findings(stream).values()])
     assert ("scaler-not-restored", ["scaler-rebuilt"]) == (
         cause.finding.verdict,
-        [each.verdict for each in cause.consequences],
+        [consequence.verdict for consequence in cause.consequences],
     )
 
 

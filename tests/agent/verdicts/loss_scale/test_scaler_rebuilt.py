@@ -63,7 +63,7 @@ def test_the_skips_of_each_new_scaler_are_listed_inside() -> None:
             stream.good(1024.0)
     found = findings(stream)
     assert {"scaler-rebuilt", "overflow-storm"} == set(found)
-    (cause,) = explain([("stream", each) for each in found.values()])
+    (cause,) = explain([("stream", finding) for finding in found.values()])
     assert "scaler-rebuilt" == cause.finding.verdict
 
 

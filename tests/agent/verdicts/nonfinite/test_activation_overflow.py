@@ -104,9 +104,9 @@ def test_a_real_activation_that_passes_float16_is_named(dtype: torch.dtype, tmp_
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    causes = explain([("stream", each) for each in seen.findings().values()])
+    causes = explain([("stream", finding) for finding in seen.findings().values()])
     if dtype is torch.float16:
         assert "activation-overflow" == causes[0].finding.verdict
         assert ("gain", 4) == (causes[0].finding.module, causes[0].finding.first_step)
     else:
-        assert "activation-overflow" not in [each.finding.verdict for each in causes]
+        assert "activation-overflow" not in [cause.finding.verdict for cause in causes]

@@ -62,10 +62,10 @@ def train(folder: Path, eps: float, dtype: torch.dtype) -> Seen:
 
 def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path: Path) -> None:
     told = train(tmp_path, 1e-8, torch.float16).findings()
-    causes = explain([("stream", each) for each in told.values()])
+    causes = explain([("stream", finding) for finding in told.values()])
     assert "eps-underflow" == causes[0].finding.verdict
     assert 0 == causes[0].finding.first_step
-    assert {"nonfinite-loss", "nonfinite-weights"} <= {each.verdict for each in causes[0].consequences}
+    assert {"nonfinite-loss", "nonfinite-weights"} <= {consequence.verdict for consequence in causes[0].consequences}
 
 
 def test_an_eps_that_the_dtype_holds_keeps_it_silent(tmp_path: Path) -> None:

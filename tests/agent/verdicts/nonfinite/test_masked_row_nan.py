@@ -58,10 +58,10 @@ def test_what_counts_as_one(data: dict[str, Any], fires: bool) -> None:
 def test_it_is_told_once_and_is_the_cause_of_the_loss() -> None:
     stream = warm(40).bad(65536, last=5, loss=float("nan")).bad(32768, last=5, loss=float("nan"))
     born(born(stream, **SOFTMAX), **{**SOFTMAX, "module": "other"})
-    causes = explain([("stream", each) for each in findings(stream).values()])
-    assert ["masked-row-nan"] == [each.finding.verdict for each in causes]
+    causes = explain([("stream", finding) for finding in findings(stream).values()])
+    assert ["masked-row-nan"] == [cause.finding.verdict for cause in causes]
     assert "layer.softmax" == causes[0].finding.module
-    assert "nonfinite-loss" in [each.verdict for each in causes[0].consequences]
+    assert "nonfinite-loss" in [consequence.verdict for consequence in causes[0].consequences]
 
 
 class Attending(torch.nn.Module):
@@ -93,8 +93,8 @@ def test_a_real_sequence_that_is_all_padding_is_named(empty: bool, tmp_path: Pat
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    causes = explain([("stream", each) for each in seen.findings().values()])
-    assert (["masked-row-nan"] if empty else []) == [each.finding.verdict for each in causes]
+    causes = explain([("stream", finding) for finding in seen.findings().values()])
+    assert (["masked-row-nan"] if empty else []) == [cause.finding.verdict for cause in causes]
     if empty:
         assert ("softmax", 4, 2) == (
             causes[0].finding.module,

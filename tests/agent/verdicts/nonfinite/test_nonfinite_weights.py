@@ -22,7 +22,7 @@ def found(stream: Stream) -> Finding:
 
 
 def first_cause(stream: Stream) -> str:
-    return explain([("stream", each) for each in findings(stream).values()])[0].finding.verdict
+    return explain([("stream", finding) for finding in findings(stream).values()])[0].finding.verdict
 
 
 def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync, DashboardLinkType
 
 from ammeter_server.process import self_metrics
-from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS
 from dashboards.panels import Shown, panel_of
 from dashboards.scraped import UP
 
@@ -86,4 +86,4 @@ def exported() -> set[str]:
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
     histograms |= {family.name for family in self_metrics.REGISTRY.collect() if family.type == "histogram"}
     parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
-    return {metric.name for metric in (*METRICS, *PROCESS)} | own | parts
+    return {metric.name for metric in (*METRICS, *PROCESS_METRICS)} | own | parts

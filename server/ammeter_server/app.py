@@ -23,8 +23,7 @@ from ammeter_server.api import (
     tensors,
 )
 from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
-from ammeter_server.auth.ingest_cache import Admission
-from ammeter_server.auth.reader_limits import Readers
+from ammeter_server.auth.reader_limits import ReaderLimits
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
 from ammeter_server.db import connect
@@ -32,18 +31,19 @@ from ammeter_server.http import pagination, problems
 from ammeter_server.http.etags import EntityTags
 from ammeter_server.http.head_requests import HeadLikeGet
 from ammeter_server.http.limits import rate
-from ammeter_server.http.limits.body import HeldBytes
+from ammeter_server.http.limits.body import BodyMemory
 from ammeter_server.http.security_headers import SecurityHeaders
 from ammeter_server.ingest import endpoint
 from ammeter_server.ingest.writer_queue import Intake
-from ammeter_server.judging.worker import JudgeWorker
+from ammeter_server.judging.judge import JudgeWorker
+from ammeter_server.judging.manual_actions import ManualActions
 from ammeter_server.maintenance.worker import MaintenanceWorker
 from ammeter_server.notify.channel import open_channels
 from ammeter_server.ops import dashboards, health, metrics, openapi, prometheus_rules, runbooks
 
-READ = [Depends(callers.read), Depends(pagination.sayable), Depends(project_access.require_project_access)]
+READ = [Depends(callers.read), Depends(pagination.refuse_nul), Depends(project_access.require_project_access)]
 EVERYTHING = [Depends(callers.everything)]
-ADMIN = [Depends(callers.admin), Depends(pagination.sayable)]
+ADMIN = [Depends(callers.admin), Depends(pagination.refuse_nul)]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -65,19 +65,20 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
-    app.state.sweeper = JudgeWorker(context, channels)
-    app.state.keeper = MaintenanceWorker(context)
-    app.state.judge = app.state.sweeper.judge
+    judge_worker = JudgeWorker(context, channels)
+    app.state.judge_worker = judge_worker
+    app.state.maintenance_worker = MaintenanceWorker(context)
+    app.state.manual_actions = ManualActions(context.store, judge_worker.judge.outbox_writer)
     app.state.settings = settings
-    app.state.admission = Admission()
+    app.state.token_cache = endpoint.TokenCache()
     app.state.intake = Intake(context)
-    app.state.held = HeldBytes()
+    app.state.body_memory = BodyMemory()
     app.state.watched = live.Watched(context.store)
-    app.state.pace = rate.of_streams()
-    app.state.sign_ins = login.pace_of_sign_ins()
+    app.state.stream_rates = rate.of_streams()
+    app.state.sign_in_rate = login.sign_in_rate()
     app.add_middleware(endpoint.FramesFirst)
     app.add_middleware(EntityTags)
-    app.add_middleware(Readers)
+    app.add_middleware(ReaderLimits)
     app.add_middleware(HeadLikeGet)
     app.add_middleware(SecurityHeaders)
     problems.register(app)
@@ -112,18 +113,18 @@ def create_app(settings: Settings) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context: AppContext = app.state.context
-    reader_limits.settle()
+    reader_limits.set_pool_size()
     tokens.load_file(context.settings, context.store)
-    sweeper: JudgeWorker = app.state.sweeper
+    judge: JudgeWorker = app.state.judge_worker
     intake: Intake = app.state.intake
-    keeper: MaintenanceWorker = app.state.keeper
+    maintenance: MaintenanceWorker = app.state.maintenance_worker
     intake.start()
-    sweeper.start()
-    keeper.start()
+    judge.start()
+    maintenance.start()
     try:
         yield
     finally:
         intake.stop()
-        keeper.stop()
-        sweeper.stop()
+        maintenance.stop()
+        judge.stop()
         context.store.close()

@@ -16,7 +16,7 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.curves.run_axis import RunAxes
 from ammeter_server.db import Store
 from ammeter_server.http.limits.run_quota import Quota
-from ammeter_server.http.limits.token_guesses import Guesses
+from ammeter_server.http.limits.token_guesses import TokenGuesses
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class AppContext:
     settings: Settings
     store: Store
     judge_wakeup: threading.Event = field(default_factory=threading.Event)
-    guesses: Guesses = field(default_factory=Guesses)
+    guesses: TokenGuesses = field(default_factory=TokenGuesses)
     quota: Quota = field(default_factory=Quota)
     axes: RunAxes = field(default_factory=RunAxes)
 
 
 def app_context(connection: HTTPConnection) -> AppContext:
-    found: AppContext = connection.app.state.context
-    return found
+    context: AppContext = connection.app.state.context
+    return context
 
 
 ContextDep = Annotated[AppContext, Depends(app_context)]

@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from ammeter.verdicts import ALL
-from ammeter_server.incidents.wording import alert_name
+from ammeter_server.incidents.runbook_text import alert_name
 from tests.alerting import Pager, Prometheus, alertmanager, replaced, shipped, until
 from tests.e2e.processes import Collector
 from tests.parts import need

@@ -17,10 +17,10 @@ from ammeter.verdicts import ALL
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter.wire import frames
 from ammeter_server.app import create_app
-from ammeter_server.config.settings import Settings
+from ammeter_server.config.settings import READERS, Settings
 from ammeter_server.ops.runbooks import OF_ALERTS
 from ammeter_server.process import self_metrics
-from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS
 from bench.common import readme
 from tests.house import tree
 
@@ -129,7 +129,7 @@ def test_what_explains_what_is_as_the_verdicts_have_it() -> None:
 
 def exported() -> set[str]:
     own = {family.name + ("_total" if family.type == "counter" else "") for family in self_metrics.REGISTRY.collect()}
-    return own | {metric.name for metric in (*METRICS, *PROCESS)}
+    return own | {metric.name for metric in (*METRICS, *PROCESS_METRICS)}
 
 
 def test_every_metric_is_described_and_every_described_metric_is_exported() -> None:
@@ -173,23 +173,8 @@ def test_every_setting_is_described_and_no_other() -> None:
     readers = (*tree.modules(tree.AGENT).values(), *tree.modules(tree.SERVER).values())
     read = {name for path in readers for constant in constants(path) for name in SETTING.findall(constant)}
     prefix = "AMMETER_SERVER_"
-    named = {name for name in read if not name.endswith("_")} | {prefix + name for name in ("PORT", "NOTIFY")}
-    assert sorted(named | {prefix + name for name in server_settings()}) == sorted(
-        set(first_cells((DOCS / "settings.md").read_text()))
-    )
-
-
-def server_settings() -> set[str]:
-    """What settings.py reads as PREFIX + a name, or as one of a list of names."""
-    found = set()
-    for node in ast.walk(tree.syntax(tree.SERVER / "config" / "settings.py")):
-        if isinstance(node, ast.BinOp) and ast.unparse(node.left) == "PREFIX" and isinstance(node.right, ast.Constant):
-            found.add(str(node.right.value))
-        if isinstance(node, ast.For) and "PREFIX" in ast.unparse(node.body[0]):
-            found |= {
-                str(constant.value).upper() for constant in ast.walk(node.iter) if isinstance(constant, ast.Constant)
-            }
-    return found
+    named = {name for name in read if not name.endswith("_")} | {prefix + name for name, _ in READERS.values()}
+    assert sorted(named) == sorted(set(first_cells((DOCS / "settings.md").read_text())))
 
 
 def test_every_question_that_the_collector_answers_is_described_and_no_other(tmp_path: Path) -> None:

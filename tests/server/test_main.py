@@ -75,7 +75,7 @@ def test_serve_makes_its_database_answers_and_ends_when_it_is_told_to(tmp_path: 
         (["serve", "--database-url", "postgresql://nobody@127.0.0.1:1/x"], "the database does not answer"),
         (["token", "create", "x", "--scopes", "everything"], "ingest, read, admin"),
         (["token", "create", "x", "--expires", "soon"], "30d, 12h or 45m"),
-        (["token", "create", "token file"], "no name of the house's own"),
+        (["token", "create", "token file"], "and no reserved name"),
         (["token", "revoke", "x"], "there is no token 'x'; there are none"),
     ],
 )
@@ -147,7 +147,7 @@ def test_the_demo_finds_what_it_planted_and_leaves_nothing_behind(tmp_path: Path
     assert 0 == demo.returncode, said
     lines = said.splitlines()
     for line in ("step", "INCIDENT nonfinite-gradient", "  cause  ", "  fix    ", "  page   http://127.0.0.1:"):
-        assert any(each.startswith(line) for each in lines), said
+        assert any(printed.startswith(line) for printed in lines), said
     assert "the planted fault was found: nonfinite-gradient" == lines[-1]
     marks = [str(tmp_path)]  # a shipper gives its lock back before it is gone
     until(lambda: not ours(marks), "nothing is left", 10, explain=lambda: ours(marks))
@@ -158,7 +158,7 @@ def test_a_demo_that_is_ended_half_way_leaves_nothing_behind(tmp_path: Path) -> 
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with started("demo", "--", *command, TMPDIR=str(tmp_path)) as demo:
         training = "\0".join(command)
-        wait_until(lambda: any(each.startswith(training) for each in ours([str(tmp_path)])), 60)
+        wait_until(lambda: any(command_line.startswith(training) for command_line in ours([str(tmp_path)])), 60)
         demo.send_signal(signal.SIGTERM)
         said, _ = demo.communicate(timeout=60)
     assert 130 == demo.returncode, said

@@ -23,7 +23,7 @@ from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.http.problems import Problem
 from ammeter_server.http.query_params import Ranks, Since, Until, begin_of, end_of, ranks_of
 from ammeter_server.incidents import lifecycle
-from ammeter_server.judging.judge import Judge
+from ammeter_server.judging.manual_actions import ManualActions
 
 router = APIRouter(prefix="/api/v1", tags=["incidents"])
 
@@ -37,12 +37,12 @@ States = Annotated[str | None, Query(description="open, acknowledged, closed; se
 Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
 
 
-def _judge(request: Request) -> Judge:
-    judge: Judge = request.app.state.judge
-    return judge
+def _manual_actions(request: Request) -> ManualActions:
+    actions: ManualActions = request.app.state.manual_actions
+    return actions
 
 
-Judging = Annotated[Judge, Depends(_judge)]
+Actions = Annotated[ManualActions, Depends(_manual_actions)]
 Changing = Annotated[callers.Caller, Depends(callers.change)]
 
 
@@ -165,25 +165,25 @@ def read_incident(context: ContextDep, incident: str) -> Incident:
 
 
 @router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
-def acknowledge(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
+def acknowledge(context: ContextDep, actions: Actions, caller: Changing, incident: str) -> Incident:
     """Acknowledges the incident.
 
     Can be repeated. Status 409 if it closed without an acknowledgement.
     """
-    handled = _current(context, incident, judge.acknowledge(incident, time.time_ns(), caller.name))
+    handled = _current(context, incident, actions.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
     return handled
 
 
 @router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
-def silence(context: ContextDep, judge: Judging, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
+def silence(context: ContextDep, actions: Actions, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
     """Suppresses notifications of the incident for the given hours from now.
 
     If it is still open then, one more notification is sent. Status 409 if it is closed.
     """
     now = time.time_ns()
-    handled = _current(context, incident, judge.silence(incident, now + int(hours * HOUR_NS), now, caller.name))
+    handled = _current(context, incident, actions.silence(incident, now + int(hours * HOUR_NS), now, caller.name))
     if handled.state == "closed":
         raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
     return handled
@@ -200,12 +200,12 @@ def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
 
 
 @router.post("/incidents/{incident}/close", summary="It is over")
-def close(context: ContextDep, judge: Judging, caller: Changing, incident: str) -> Incident:
+def close(context: ContextDep, actions: Actions, caller: Changing, incident: str) -> Incident:
     """Closes the incident by hand.
 
     Can be repeated. It opens again when the verdict finds the same fault again.
     """
-    return _current(context, incident, judge.close(incident, time.time_ns(), caller.name))
+    return _current(context, incident, actions.close(incident, time.time_ns(), caller.name))
 
 
 def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:

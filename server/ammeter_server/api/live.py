@@ -18,7 +18,7 @@ from ammeter_server.api import change_feed
 from ammeter_server.api.change_feed import Cursor, Wanted
 from ammeter_server.api.runs import require_run
 from ammeter_server.api.series import names_of
-from ammeter_server.auth.reader_limits import READER
+from ammeter_server.auth.reader_limits import READER_KEY
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.run_axis import StepAxis
 from ammeter_server.db import Store, StoreAwayError
@@ -26,7 +26,7 @@ from ammeter_server.db.queries import live as query
 from ammeter_server.http import limits
 from ammeter_server.http.problems import Problem
 from ammeter_server.http.query_params import Ranks, ranks_of
-from ammeter_server.http.server import ENDLESS
+from ammeter_server.http.server import ENDLESS_KEY
 
 router = APIRouter(prefix="/api/v1/runs/{run}/live", tags=["runs"])
 
@@ -138,8 +138,8 @@ async def follow(
     cursor = change_feed.read_cursor(last_event_id)
     watched: Watched = request.app.state.watched
     await to_thread.run_sync(_check, context, run, limiter=watched.threads)
-    request.scope[ENDLESS] = True
-    messages = _messages(context, watched, run, wanted, cursor, request.scope[READER])
+    request.scope[ENDLESS_KEY] = True
+    messages = _messages(context, watched, run, wanted, cursor, request.scope[READER_KEY])
     first = await anext(messages)
     unbuffered = {"X-Accel-Buffering": "no"}  # by proxies
     return StreamingResponse(_all_messages(first, messages), media_type="text/event-stream", headers=unbuffered)

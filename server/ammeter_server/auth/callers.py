@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from ammeter_server.auth.tokens import fingerprint
-from ammeter_server.config.settings import is_loopback, is_private_to_this_machine
+from ammeter_server.config.settings import is_private_to_this_machine
+from ammeter_server.config.values import is_loopback
 from ammeter_server.context import AppContext, app_context
 from ammeter_server.db.queries import tokens as query
 from ammeter_server.db.queries.tokens import SCOPES
@@ -101,7 +102,9 @@ def unbound(caller: Caller) -> Caller:
         Problem: 403 for a token of one project.
     """
     if caller.project is not None:
-        raise Problem(403, f"the token {caller.name!r} is of project {caller.project!r}; this is about all of them")
+        raise Problem(
+            403, f"the token {caller.name!r} is limited to project {caller.project!r}; use a token for all projects"
+        )
     return caller
 
 
@@ -137,14 +140,14 @@ def secrets_of(connection: HTTPConnection) -> list[tuple[str, bool]]:
         Pairs of the hash and whether the browser sent the credential by itself. Different spellings of the header have
             the same hash.
     """
-    shown = []
+    credentials = []
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        shown.append((fingerprint(token.strip()), False))
+        credentials.append((fingerprint(token.strip()), False))
     cookie = connection.cookies.get(COOKIE)
     if cookie:
-        shown.append((fingerprint(cookie, "session"), True))
-    return shown
+        credentials.append((fingerprint(cookie, "session"), True))
+    return credentials
 
 
 def address_of(connection: HTTPConnection) -> str:
@@ -160,17 +163,17 @@ def proxy_header(connection: HTTPConnection) -> str | None:
 
 def _count_guess(context: AppContext, connection: HTTPConnection, sha256: str) -> None:
     address = address_of(connection)
-    wait = context.guesses.note(address, sha256)
+    wait = context.guesses.add(address, sha256)
     if wait:
-        raise limits.over("guesses", 429, f"{address} has tried too many wrong tokens; wait {wait:.0f} s", wait=wait)
+        raise limits.over("guesses", 429, f"{address} has sent too many wrong tokens; wait {wait:.0f} s", wait=wait)
 
 
 def _allow(connection: HTTPConnection, scope: str) -> Caller:
     context = app_context(connection)
-    shown = secrets_of(connection)
-    caller = _right(context, shown) or _open(context, connection)
+    credentials = secrets_of(connection)
+    caller = _owner(context, credentials) or _local_caller(context, connection)
     if caller is None:
-        for sha256, _ in shown:
+        for sha256, _ in credentials:
             _count_guess(context, connection, sha256)
         raise Problem(
             401,
@@ -182,16 +185,16 @@ def _allow(connection: HTTPConnection, scope: str) -> Caller:
     return caller
 
 
-def _right(context: AppContext, shown: list[tuple[str, bool]]) -> Caller | None:
+def _owner(context: AppContext, credentials: list[tuple[str, bool]]) -> Caller | None:
     """The owner of the first valid credential."""
-    for sha256, by_browser in shown:
-        found = find(context, sha256)
-        if found is not None:
-            return replace(found, by_browser=by_browser)
+    for sha256, by_browser in credentials:
+        caller = find(context, sha256)
+        if caller is not None:
+            return replace(caller, by_browser=by_browser)
     return None
 
 
-def _open(context: AppContext, connection: HTTPConnection) -> Caller | None:
+def _local_caller(context: AppContext, connection: HTTPConnection) -> Caller | None:
     """The caller of requests from this machine while no token exists.
 
     Returns:
@@ -216,8 +219,8 @@ def _open(context: AppContext, connection: HTTPConnection) -> Caller | None:
     if proxy is not None:
         raise Problem(
             403,
-            f"the request came through a proxy (it has the header {proxy}), and this collector has no token, so that "
-            "everybody who reaches the proxy could read and change everything; set AMMETER_SERVER_TOKEN_FILE, or make "
+            f"the request came through a proxy (it has the header {proxy}), and this collector has no token, so every "
+            "client of the proxy could read and change everything; set AMMETER_SERVER_TOKEN_FILE, or make "
             "a token with `ammeter-server token create`",
         )
     return Caller("anybody", frozenset(SCOPES), by_browser=True)

@@ -21,21 +21,21 @@ from ammeter_server.db.queries import tokens as query
 from ammeter_server.db.queries.tokens import SESSION_OF
 from ammeter_server.http import limits
 from ammeter_server.http.limits.body import read_body
-from ammeter_server.http.limits.rate import Pace
+from ammeter_server.http.limits.rate import RateLimiter
 from ammeter_server.http.problems import Problem
 
 router = APIRouter(tags=["session"])
 
-SECONDS = 7 * 24 * 3600
-"""Maximum lifetime of a session in seconds; it ends earlier if its token expires."""
+SESSION_SECONDS = 7 * 24 * 3600
+"""Maximum lifetime of a session; it ends earlier if its token expires."""
 
 MAX_SESSIONS = 100
 """Maximum number of sessions per token, so that its owner cannot fill the database."""
 
 MAX_SIGN_IN_BYTES = 4096
 
-A_SECOND = 1.0
-BURST = 60.0
+SIGN_INS_PER_SECOND = 1.0
+BURST_SIGN_INS = 60.0
 """Sign-ins with one token, per second and as a burst. Each is written to the audit log, which is never trimmed."""
 
 BODY = {
@@ -61,13 +61,14 @@ async def sign_in(request: Request, context: ContextDep) -> Response:
         given.encode()
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Problem(400, f'the body is no JSON object such as {{"token": "..."}}: {error}') from error
-    sign_ins: Pace = request.app.state.sign_ins
-    if sign_ins.is_over(fingerprint(given)):
-        raise limits.over("sign-ins", 429, f"more than {BURST:.0f} sign-ins with this token; keep the session", wait=1)
-    value = await anyio.to_thread.run_sync(_opened, context, request, given)
+    rate: RateLimiter = request.app.state.sign_in_rate
+    if rate.is_over(fingerprint(given)):
+        detail = f"the token has signed in more than {BURST_SIGN_INS:.0f} times; reuse the session"
+        raise limits.over("sign-ins", 429, detail, wait=1)
+    value = await anyio.to_thread.run_sync(_sign_in, context, request, given)
     response = Response(status_code=204)
     secure = request.url.scheme == "https" or context.settings.public_url.startswith("https:")
-    response.set_cookie(COOKIE, value, max_age=SECONDS, secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(COOKIE, value, max_age=SESSION_SECONDS, secure=secure, httponly=True, samesite="strict")
     return response
 
 
@@ -82,8 +83,8 @@ def sign_out(request: Request, context: ContextDep) -> Response:
     return response
 
 
-def pace_of_sign_ins() -> Pace:
-    return Pace(A_SECOND, BURST)
+def sign_in_rate() -> RateLimiter:
+    return RateLimiter(SIGN_INS_PER_SECOND, BURST_SIGN_INS)
 
 
 def _check_type(request: Request) -> None:
@@ -96,13 +97,13 @@ def _check_type(request: Request) -> None:
 def _end(store: Store, sha256: str) -> None:
     """Ends a session. Takes the write lock only if the session exists."""
     with store.reading() as connection:
-        there = query.find(connection, sha256, time.time_ns()) is not None
-    if there:
+        exists = query.find(connection, sha256, time.time_ns()) is not None
+    if exists:
         with store.writing() as connection:
             query.remove(connection, sha256)
 
 
-def _opened(context: AppContext, request: Request, given: str) -> str:
+def _sign_in(context: AppContext, request: Request, given: str) -> str:
     """Returns the secret of a new session.
 
     Raises:
@@ -116,7 +117,7 @@ def _opened(context: AppContext, request: Request, given: str) -> str:
 
 def _open_session(store: Store, caller: Caller) -> str:
     value, now = secrets.token_urlsafe(32), time.time_ns()
-    ends = now + SECONDS * 10**9
+    ends = now + SESSION_SECONDS * 10**9
     expires = ends if caller.expires is None else min(ends, caller.expires)
     with store.writing() as connection:
         query.remove_expired_sessions(connection, now)

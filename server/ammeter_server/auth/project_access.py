@@ -17,7 +17,7 @@ from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
-RUNS = ("run", "baseline")
+RUN_PARAMETERS = ("run", "baseline")
 """Path parameters that name a run."""
 
 
@@ -28,18 +28,18 @@ async def require_project_access(
 
     An external id of a run in the path is replaced by the run's own id.
     """
-    if caller.project is not None:  # other callers need no look-up and no thread
+    if caller.project is not None:  # other callers need no query and no thread
         connection.path_params.update(
-            await run_in_threadpool(_reached, connection.path_params, context, caller.project)
+            await run_in_threadpool(_own_ids, connection.path_params, context, caller.project)
         )
 
 
 def unknown_run(run: str) -> Problem:
-    return Problem(404, f"there is no run {run[:80]!r}; GET /api/v1/runs lists those there are")
+    return Problem(404, f"there is no run {run[:80]!r}; GET /api/v1/runs lists all runs")
 
 
 def unknown_incident(incident: str) -> Problem:
-    return Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists those there are")
+    return Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists all incidents")
 
 
 def _within(
@@ -49,7 +49,7 @@ def _within(
     if caller.project is None:
         return project
     if project not in (None, caller.project):
-        raise Problem(404, f"there is no project {project[:80]!r} for the token {caller.name!r}")
+        raise Problem(404, f"the token {caller.name!r} has no access to project {project[:80]!r}; omit the parameter")
     return caller.project
 
 
@@ -57,26 +57,26 @@ Project = Annotated[str | None, Depends(_within)]
 """The project of a list: the requested one, else the token's; None for all projects."""
 
 
-def _reached(params: Mapping[str, Any], context: AppContext, project: str) -> dict[str, str]:
+def _own_ids(params: Mapping[str, Any], context: AppContext, project: str) -> dict[str, str]:
     """The own ids of the path's runs and incident.
 
     Raises:
         Problem: 404 if the project does not contain one of them.
     """
-    reached = {}
-    for name in RUNS:
+    own_ids = {}
+    for name in RUN_PARAMETERS:
         if name in params:
-            reached[name] = _own(context, project, params[name], unknown_run(params[name]))
+            own_ids[name] = _own_id(context, project, params[name], unknown_run(params[name]))
     if "incident" in params:
         incident = params["incident"]
-        run, dot, rest = incident.partition(".")
-        reached["incident"] = _own(context, project, run, unknown_incident(incident)) + dot + rest
-    return reached
+        run, dot, suffix = incident.partition(".")
+        own_ids["incident"] = _own_id(context, project, run, unknown_incident(incident)) + dot + suffix
+    return own_ids
 
 
-def _own(context: AppContext, project: str, run: str, unknown: Problem) -> str:
+def _own_id(context: AppContext, project: str, run: str, unknown: Problem) -> str:
     with context.store.reading() as connection:
-        found = run_ids.find(connection, project, run)
-    if found is None:
+        own_id = run_ids.find(connection, project, run)
+    if own_id is None:
         raise unknown
-    return found
+    return own_id

@@ -97,7 +97,7 @@ def check_guarded(settings: Settings, store: Store) -> None:
     if not guarded:
         raise SettingsError(
             f"{PREFIX}PUBLIC_URL is {settings.public_url[:200]!r}, where others reach the collector, and there is no "
-            f"token; set {PREFIX}TOKEN_FILE to a file with a long random token, or make one with "
+            f"token; set {PREFIX}TOKEN_FILE to a file with a long random token, or create one with "
             "`ammeter-server token create`"
         )
 
@@ -115,14 +115,12 @@ def fingerprint(token: str, kind: str = "token") -> str:
 def _check_project(project: str | None) -> None:
     """Refuses an empty project, such as an unset variable: its token would reach all projects."""
     if project is not None and not (project.strip() and project.isprintable() and len(project) <= MAX_PROJECT_CHARS):
-        remedy = f"use 1 to {MAX_PROJECT_CHARS} printable characters, or leave it out for every project"
+        remedy = f"use 1 to {MAX_PROJECT_CHARS} printable characters, or omit it for every project"
         raise TokenError(f"the project is {project[:80]!r}; {remedy}")
 
 
 def _check_name(name: str) -> None:
     reserved = name == FROM_FILE or name.startswith(SESSION_OF)
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable() or plain(name) != name or reserved:
-        said = f"{name[:80]!r}"
-        raise TokenError(
-            f"the name is {said}; use 1 to {MAX_NAME_CHARS} printable characters, no name of the house's own"
-        )
+        remedy = f"use 1 to {MAX_NAME_CHARS} printable characters, and no reserved name"
+        raise TokenError(f"the name is {name[:80]!r}; {remedy}")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ammeter.verdicts import ALL
 from ammeter_server.config.settings import Settings, SettingsError
-from ammeter_server.incidents.wording import alert_name
+from ammeter_server.incidents.runbook_text import alert_name
 from ammeter_server.notify.address_redaction import address
 from ammeter_server.notify.alertmanager import stamp
 from ammeter_server.notify.channel import Channel, Message, open_channels

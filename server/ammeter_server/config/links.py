@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PLACE = "{id}"
+PLACEHOLDER = "{id}"
 """Placeholder for the runbook's name in an address that does not end with it."""
 
 
@@ -30,7 +30,7 @@ class Links:
         The name is the id of a verdict or alert, such as run-lost.
         """
         base = self.runbooks or f"{self.page.rstrip('/')}/runbooks"
-        return base.replace(PLACE, name) if PLACE in base else f"{base.rstrip('/')}/{name}"
+        return base.replace(PLACEHOLDER, name) if PLACEHOLDER in base else f"{base.rstrip('/')}/{name}"
 
     def shown_runbook(self, name: str) -> str:
         """The same for the collector's own page, whose address may differ from the public one."""

@@ -30,32 +30,30 @@ def read(path: Path) -> tuple[Route, ...]:
     Raises:
         ValueError: A line is invalid. The message contains its number and never its URL.
     """
-    said = [(number, _words(number, line)) for number, line in enumerate(path.read_text().splitlines(), 1)]
-    return tuple(_route(number, words) for number, words in said if words)
+    lines = [(number, _words(number, line)) for number, line in enumerate(path.read_text().splitlines(), 1)]
+    return tuple(_route(number, words) for number, words in lines if words)
 
 
 def _words(number: int, line: str) -> list[str]:
     try:
         return shlex.split(line, comments=line.lstrip().startswith("#"))
     except ValueError as error:
-        raise ValueError(
-            f"line {number}: {error}; put a URL with such signs between the other kind of quotes"
-        ) from error
+        raise ValueError(f"line {number}: {error}; enclose a URL with quotes in the other kind of quotes") from error
 
 
 def _route(number: int, words: list[str]) -> Route:
     url, *filters = words
     if "://" not in url:
         raise ValueError(f"line {number} does not begin with a URL; write one, {EXAMPLE}")
-    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[str, ...]] = {}
     for condition in filters:
-        name, equals, values = condition.partition("=")
-        if name not in ("project", "severity") or not equals or name in found:
+        name, equals, text = condition.partition("=")
+        if name not in ("project", "severity") or not equals or name in values:
             raise ValueError(
-                f"line {number} says {condition[:80]!r}; use severity=... and project=..., once each, {EXAMPLE}"
+                f"line {number} contains {condition[:80]!r}; use severity=... and project=..., once each, {EXAMPLE}"
             )
-        found[name] = tuple(value for value in values.split(",") if value)
-    wrong = [value for value in found.get("severity", ()) if value not in SEVERITIES]
+        values[name] = tuple(value for value in text.split(",") if value)
+    wrong = [value for value in values.get("severity", ()) if value not in SEVERITIES]
     if wrong:
-        raise ValueError(f"line {number} says severity={wrong[0][:80]!r}; use page, ticket, or leave it out")
-    return Route(url, found.get("project", ()), found.get("severity", ()))
+        raise ValueError(f"line {number} contains severity={wrong[0][:80]!r}; use page or ticket, or omit it")
+    return Route(url, values.get("project", ()), values.get("severity", ()))

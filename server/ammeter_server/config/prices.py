@@ -26,19 +26,19 @@ def read(text: str) -> Prices:
 
 def of(prices: Sequence[tuple[str, float]], model: str | None) -> float | None:
     """Dollars per hour of a device, from the first matching entry; None without a match."""
-    asked = (model or "").casefold()
-    return next((price for fits, price in prices if fnmatchcase(asked, fits.casefold())), None)
+    name = (model or "").casefold()
+    return next((price for pattern, price in prices if fnmatchcase(name, pattern.casefold())), None)
 
 
-def _price(said: str) -> tuple[str, float]:
-    model, equals, number = said.rpartition("=")
+def _price(text: str) -> tuple[str, float]:
+    model, equals, number = text.rpartition("=")
     try:
         price = float(number)
     except ValueError:
         price = math.nan
     if not equals or not model.strip() or not 0 <= price <= MAX_DOLLARS_PER_HOUR:
         raise ValueError(
-            f"says {said[:80]!r}; use a model, = and dollars per device and hour "
+            f"is {text[:80]!r}; use a model, = and dollars per device and hour "
             f"up to {MAX_DOLLARS_PER_HOUR:.0f}: {EXAMPLE}"
         )
     return model.strip(), price

@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 VERSION = version("ammeter-server")
 
-MAX_COMPARED_BYTES = 2**20
+MAX_HASHED_BYTES = 2**20
 """Maximum bytes of a hashed body; hashing blocks all other requests for a millisecond."""
 
-UNTAGGED = ("/metrics", "/livez", "/readyz")
+UNTAGGED_PATHS = ("/metrics", "/livez", "/readyz")
 """Paths whose response always changes, or whose request is a check of its own."""
 
 
@@ -51,9 +51,9 @@ def of(request: Request, *state: Any) -> Tag:
     Weak: the bytes may differ, the content does not.
     """
     runs = list(request.path_params.values())  # the same path may mean another run for another project
-    said = msgspec.msgpack.encode((VERSION, request.url.path, request.url.query, runs, state))
-    name = f'W/"{blake2b(said, digest_size=12).hexdigest()}"'
-    return Tag(name, _holds(request.headers, name))
+    content = msgspec.msgpack.encode((VERSION, request.url.path, request.url.query, runs, state))
+    name = f'W/"{blake2b(content, digest_size=12).hexdigest()}"'
+    return Tag(name, _matches(request.headers, name))
 
 
 class EntityTags:
@@ -66,7 +66,7 @@ class EntityTags:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(UNTAGGED):
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(UNTAGGED_PATHS):
             await self.app(scope, receive, send)
             return
         begun: Message | None = None
@@ -90,27 +90,27 @@ def _can_be_tagged(start: Message) -> bool:
     return start["status"] == 200 and "etag" not in Headers(raw=start["headers"])
 
 
-def _tag(start: Message, end: Message, asked: Headers) -> Message:
+def _tag(start: Message, end: Message, request_headers: Headers) -> Message:
     """Writes the tag of a complete response into its headers.
 
     Returns:
         The message with the body; the body is empty if the client already has it.
     """
     body = end.get("body", b"")
-    if len(body) > MAX_COMPARED_BYTES:
+    if len(body) > MAX_HASHED_BYTES:
         return end
     name = f'"{blake2b(body, digest_size=12).hexdigest()}"'
     headers = MutableHeaders(scope=start)
     headers["ETag"] = name
-    if not _holds(asked, name):
+    if not _matches(request_headers, name):
         return end
     start["status"] = 304
-    for about_the_body in ("content-length", "content-type"):
-        del headers[about_the_body]
+    for name in ("content-length", "content-type"):
+        del headers[name]
     return {**end, "body": b""}
 
 
-def _holds(asked: Mapping[str, str], name: str) -> bool:
+def _matches(request_headers: Mapping[str, str], name: str) -> bool:
     """Whether If-None-Match contains the tag. It ignores the weak prefix (RFC 9110, 13.1.2)."""
-    said = [tag.strip().removeprefix("W/") for tag in asked.get("if-none-match", "").split(",")]
-    return name.removeprefix("W/") in said or "*" in said
+    tags = [tag.strip().removeprefix("W/") for tag in request_headers.get("if-none-match", "").split(",")]
+    return name.removeprefix("W/") in tags or "*" in tags

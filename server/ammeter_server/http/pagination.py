@@ -47,14 +47,14 @@ def key_of(given: str | None, kinds: Sequence[type]) -> tuple[str | int, ...] | 
 
 def unknown_token(given: str) -> Problem:
     return Problem(
-        422, f"page_token is {given[:80]!r}, which this list never gave; leave it out to begin with the first page"
+        422, f"page_token is {given[:80]!r}, which this list did not return; omit it to begin with the first page"
     )
 
 
-async def sayable(connection: HTTPConnection) -> None:
+async def refuse_nul(connection: HTTPConnection) -> None:
     """Refuses URLs with a NUL character, which no name contains and PostgreSQL does not accept."""
     if "\x00" in connection.url.path or "\x00" in unquote(connection.url.query):
-        raise Problem(422, "the URL holds %00, which no name has; leave it out")
+        raise Problem(422, "the URL contains %00, which no name has; remove it")
 
 
 def _storable(part: str | int) -> bool:

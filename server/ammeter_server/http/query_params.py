@@ -20,9 +20,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = 2**63 - 1
 
 
-def ranks_of(said: str | None) -> list[int] | None:
+def ranks_of(text: str | None) -> list[int] | None:
     """The distinct ranks in ascending order; None for all ranks."""
-    return None if said is None else sorted({int(rank) for rank in said.split(",")})
+    return None if text is None else sorted({int(rank) for rank in text.split(",")})
 
 
 def begin_of(since: datetime | None) -> int | None:
@@ -38,7 +38,7 @@ def end_of(until: datetime | None) -> int | None:
     return min(begin - begin % 10**6 + 999_999, LATEST)
 
 
-def _nanoseconds(when: datetime) -> int:
+def _nanoseconds(time: datetime) -> int:
     """Nanoseconds since the epoch, clamped to 64 bits. A time without a zone is UTC."""
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
     return max(-LATEST, min((aware - EPOCH) // timedelta(microseconds=1) * 1000, LATEST))

@@ -30,10 +30,10 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-OF_TLS = {"Strict-Transport-Security": "max-age=31536000"}
+TLS_HEADERS = {"Strict-Transport-Security": "max-age=31536000"}
 """Sent only with HTTPS: the collector itself uses TLS, or a proxy on this machine reports it."""
 
-OF_DATA = {"Cache-Control": "no-store"}
+DATA_HEADERS = {"Cache-Control": "no-store"}
 """Sent with everything except static files: no cache may store data that needs a token."""
 
 
@@ -44,13 +44,13 @@ class SecurityHeaders:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ours = _raw(scope.get("scheme") == "https", not scope.get("path", "").startswith("/static/"))
+        defaults = _raw(scope.get("scheme") == "https", not scope.get("path", "").startswith("/static/"))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                said = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(header for header in ours if header[0] not in said)]
-                if b"location" in said:
+                names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(header for header in defaults if header[0] not in names)]
+                if b"location" in names:
                     message["headers"] = [(name, _relative(name, value)) for name, value in message["headers"]]
             await send(message)
 
@@ -69,5 +69,5 @@ def _relative(name: bytes, value: bytes) -> bytes:
 @cache
 def _raw(of_tls: bool, of_data: bool) -> list[tuple[bytes, bytes]]:
     """The additional headers, encoded for ASGI."""
-    headers = HEADERS | (OF_TLS if of_tls else {}) | (OF_DATA if of_data else {})
+    headers = HEADERS | (TLS_HEADERS if of_tls else {}) | (DATA_HEADERS if of_data else {})
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

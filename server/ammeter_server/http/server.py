@@ -26,11 +26,11 @@ MAX_HEAD_BYTES = 64 * 1024
 ANSWER_SECONDS = 300.0
 """Maximum seconds for which a response waits for its client; it stays in memory until then."""
 
-ENDLESS = "ammeter.endless"
+ENDLESS_KEY = "ammeter.endless"
 """Key in the scope of a request whose response never ends. A shutdown does not wait for it."""
 
 MAX_OPEN_FILES = 65_536
-SHARE_OF_FILES = 0.75
+CONNECTIONS_PER_FILE = 0.75
 """Share of the process's open files that may be connections; the database and channels need some."""
 
 
@@ -42,7 +42,7 @@ MAX_DISCARDED_BYTES = 4 * 2**20
 
 VERSIONS = ("1.0", "1.1")
 
-ONCE = (b"host", b"authorization")
+UNIQUE_FIELDS = (b"host", b"authorization")
 """Header fields that may not repeat: a proxy could use a different one of the two than this server."""
 
 
@@ -62,7 +62,7 @@ class PatientProtocol(HttpToolsProtocol):
     _messages = 0
     _in_head = False
     _in_body = False
-    _held = 0
+    _head_bytes = 0
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -71,14 +71,14 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            self._held += len(data)
-            if self._held > MAX_DISCARDED_BYTES:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_DISCARDED_BYTES:
                 self.transport.close()
             return
         messages = self._messages
         super().data_received(data)
         if self._in_head and self._messages == messages:
-            self._hold(len(data))
+            self._count_head(len(data))
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._waiting is None:
@@ -87,13 +87,13 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._messages += 1
-        self._in_head, self._held = True, 0
+        self._in_head, self._head_bytes = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            raise ValueError("there are fields behind the body")  # ignored by the application, but kept in memory
+            raise ValueError("there are fields behind the body")  # the application ignores them, but they use memory
         super().on_header(name, value)
-        if self.headers[-1][0] in ONCE and sum(each == self.headers[-1][0] for each, _ in self.headers) > 1:
+        if self.headers[-1][0] in UNIQUE_FIELDS and sum(name == self.headers[-1][0] for name, _ in self.headers) > 1:
             raise ValueError(f"there is more than one field {self.headers[-1][0].decode()}")
 
     def on_headers_complete(self) -> None:
@@ -116,7 +116,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         super().shutdown()
-        if self.cycle is not None and not self.cycle.response_complete and ENDLESS in self.cycle.scope:
+        if self.cycle is not None and not self.cycle.response_complete and ENDLESS_KEY in self.cycle.scope:
             self.transport.close()
 
     def pause_writing(self) -> None:
@@ -128,21 +128,21 @@ class PatientProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stop_answering()
 
-    def _hold(self, size: int) -> None:
+    def _count_head(self, size: int) -> None:
         """Counts the buffered bytes of an incomplete request head."""
-        self._held += size
-        if self._held > MAX_HEAD_BYTES and not self._refused and not self.transport.is_closing():
-            what, status = ("fields", 431) if self.headers else ("address", 414)
-            self._refuse(status, f"the {what} of the request take more than {MAX_HEAD_BYTES} bytes; send less")
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES and not self._refused and not self.transport.is_closing():
+            part, status = ("fields", 431) if self.headers else ("address", 414)
+            self._refuse(status, f"the {part} of the request take more than {MAX_HEAD_BYTES} bytes; send less")
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn while it handles an exception of the parser."""
         error = sys.exc_info()[1]
         reason = str(getattr(error, "__context__", None) or error or msg)
         if "HTTP version" in reason:
-            self._refuse(505, "the request is of another version of HTTP; use HTTP/1.1")
+            self._refuse(505, "the request has another version of HTTP; use HTTP/1.1")
         else:
-            self._refuse(400, f"this is no HTTP request ({reason[:200]}); see what sent it, and whether it speaks TLS")
+            self._refuse(400, f"this is no HTTP request ({reason[:200]}); check its sender, and whether it uses TLS")
 
     def _refuse(self, status: int, detail: str) -> None:
         """Sends an error response and closes.
@@ -151,10 +151,10 @@ class PatientProtocol(HttpToolsProtocol):
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or (self._in_body and not cycle.response_started):
-            said = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))
-            fields = [*self.server_state.default_headers, *said.raw_headers, (b"connection", b"close")]
+            response = answer(Problem(status, detail, headers={**HEADERS, "Cache-Control": "no-store"}))
+            fields = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
             head = STATUS_LINE[status] + b"".join(b"%b: %b\r\n" % field for field in fields)
-            self.transport.write(head + b"\r\n" + bytes(said.body))
+            self.transport.write(head + b"\r\n" + bytes(response.body))
             self._linger()
         else:
             self.transport.close()
@@ -171,7 +171,7 @@ class PatientProtocol(HttpToolsProtocol):
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
-        super()._start_asgi_task(cycle, _crowded if app is service_unavailable else app)  # type: ignore[arg-type]
+        super()._start_asgi_task(cycle, _refuse_connection if app is service_unavailable else app)  # type: ignore[arg-type]
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up)
@@ -196,14 +196,14 @@ class PatientProtocol(HttpToolsProtocol):
         if self._in_body:
             self.transport.close()
         else:
-            self._refuse(408, f"no whole request came within {HEAD_SECONDS:.0f} s; send it at once")
+            self._refuse(408, f"no complete request arrived within {HEAD_SECONDS:.0f} s; send it at once")
 
 
-async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
     """Refuses a connection above the limit."""
     headers = {**HEADERS, "Retry-After": "5", "Connection": "close", "Cache-Control": "no-store"}
-    said = f"there are more than {most_connections()} connections; ask again, and close those that you do not use"
-    await answer(Problem(503, said, headers=headers))(scope, receive, send)
+    detail = f"there are more than {max_connections()} connections; retry later, and close unused ones"
+    await answer(Problem(503, detail, headers=headers))(scope, receive, send)
 
 
 def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
@@ -220,20 +220,20 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
-        limit_concurrency=most_connections(),
+        limit_concurrency=max_connections(),
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
         **{"timeout_graceful_shutdown": 5, **more},
     )
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Maximum number of simultaneous connections; the next one gets 503."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return int((MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed) * SHARE_OF_FILES)
+    return int((MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed) * CONNECTIONS_PER_FILE)
 
 
-def allow_more_files() -> None:
+def raise_file_limit() -> None:
     """Raises the soft limit of open files, often 1,024, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

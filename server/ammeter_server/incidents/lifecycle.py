@@ -86,10 +86,10 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class IncidentChange(msgspec.Struct, frozen=True):
-    """An incident after a change. tell: the notification to send; new: whether it counts as a new incident."""
+    """An incident after a change. notification: its kind, if one is sent; new: whether it counts as a new incident."""
 
     incident: Incident
-    tell: Kind | None = None
+    notification: Kind | None = None
     new: bool = False
 
 
@@ -99,11 +99,11 @@ def reconcile_incidents(
     """Computes the changes of a run's incidents. settled: the run has ended or is lost."""
     newest = {incident.verdict: incident for incident in sorted(incidents, key=lambda incident: incident.number)}
     roots = {cause.finding.verdict: cause for cause in causes}
-    folded = _superseded(causes, newest)
-    changes = [_open_or_update(run, cause, newest.get(verdict), folded, now) for verdict, cause in roots.items()]
+    superseded = _superseded(causes, newest)
+    changes = [_open_or_update(run, cause, newest.get(verdict), superseded, now) for verdict, cause in roots.items()]
     changes += [
         IncidentChange(_closed(incident, "superseded", now))
-        for incident in _unique(folded)
+        for incident in _unique(superseded)
         if incident.verdict not in roots
     ]
     done = {change.incident.id for change in changes}
@@ -112,7 +112,7 @@ def reconcile_incidents(
         _end_silence(_close_if_over(change, roots.get(change.incident.verdict), settled, now), now)
         for change in changes
     ]
-    return [change for change in aged if change.tell or change.incident not in incidents]
+    return [change for change in aged if change.notification or change.incident not in incidents]
 
 
 def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended: frozenset[str]) -> list[Cause]:
@@ -126,8 +126,8 @@ def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended
     causes: dict[str, Cause] = {}
     for item in explained:
         finding = item.finding
-        holds = any(held.active for held in (finding, *item.consequences))
-        active = holds and item.stream not in ended
+        active = any(part.active for part in (finding, *item.consequences))
+        active = active and item.stream not in ended
         before = causes.get(finding.verdict)
         if before is None:
             rank = next(iter(finding.ranks), ranks.get(item.stream, 0))
@@ -136,7 +136,7 @@ def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended
         known = {consequence.verdict for consequence in before.consequences}
         causes[finding.verdict] = msgspec.structs.replace(
             before,
-            consequences=before.consequences + [more for more in item.consequences if more.verdict not in known],
+            consequences=before.consequences + [other for other in item.consequences if other.verdict not in known],
             active=before.active or active,
             times=before.times + finding.times,
         )
@@ -164,43 +164,43 @@ def closed_by_hand(incident: Incident, now: int) -> IncidentChange:
 
 def _superseded(causes: Iterable[Cause], newest: Mapping[str, Incident]) -> dict[str, list[Incident]]:
     """The verdict of a cause -> the open incidents that are its consequences."""
-    found: dict[str, list[Incident]] = {}
+    superseded: dict[str, list[Incident]] = {}
     for cause in causes:
         for consequence in cause.consequences:
             incident = newest.get(consequence.verdict)
             if incident is not None and incident.is_open:
-                found.setdefault(cause.finding.verdict, []).append(incident)
-    return found
+                superseded.setdefault(cause.finding.verdict, []).append(incident)
+    return superseded
 
 
-def _unique(folded: Mapping[str, list[Incident]]) -> list[Incident]:
-    return list({incident.id: incident for several in folded.values() for incident in several}.values())
+def _unique(superseded: Mapping[str, list[Incident]]) -> list[Incident]:
+    return list({incident.id: incident for incidents in superseded.values() for incident in incidents}.values())
 
 
 def _open_or_update(
-    run: str, cause: Cause, before: Incident | None, folded: Mapping[str, list[Incident]], now: int
+    run: str, cause: Cause, before: Incident | None, superseded: Mapping[str, list[Incident]], now: int
 ) -> IncidentChange:
-    inherited = folded.get(cause.finding.verdict, [])
+    inherited = superseded.get(cause.finding.verdict, [])
     if before is None:
         return _opened(run, cause, 1, inherited, now)
-    again = _with_finding(before, cause)
-    graver = cause.severity == "page" and before.severity == "ticket"
+    updated = _with_finding(before, cause)
+    becomes_page = cause.severity == "page" and before.severity == "ticket"
     if before.is_open:
-        return IncidentChange(again, "opened" if graver else None)
-    back = cause.active and (graver or before.closed_reason in REOPENABLE_REASONS)
-    anew = back or cause.times > before.times
-    if anew and now - (before.closed or 0) >= COOLDOWN_NS:
+        return IncidentChange(updated, "opened" if becomes_page else None)
+    returns = cause.active and (becomes_page or before.closed_reason in REOPENABLE_REASONS)
+    returns = returns or cause.times > before.times
+    if returns and now - (before.closed or 0) >= COOLDOWN_NS:
         return _opened(run, cause, before.number + 1, inherited, now)
-    if not anew or not cause.active:
-        return IncidentChange(again, "opened" if graver else None)
-    opened = msgspec.structs.replace(again, state="open", acknowledged=None, closed=None, closed_reason=None)
+    if not returns or not cause.active:
+        return IncidentChange(updated, "opened" if becomes_page else None)
+    opened = msgspec.structs.replace(updated, state="open", acknowledged=None, closed=None, closed_reason=None)
     return IncidentChange(opened, "opened")
 
 
 def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], now: int) -> IncidentChange:
     finding = cause.finding
-    told = {incident.severity for incident in inherited}
-    taken_on = [incident.acknowledged for incident in inherited if incident.acknowledged is not None]
+    notified = {incident.severity for incident in inherited}
+    acknowledgements = [incident.acknowledged for incident in inherited if incident.acknowledged is not None]
     incident = Incident(
         run=run,
         id=f"{run}.{finding.verdict}.{number}",
@@ -208,8 +208,8 @@ def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], 
         number=number,
         severity=cause.severity,
         title=finding.title,
-        state="acknowledged" if taken_on else "open",
-        acknowledged=min(taken_on, default=None),
+        state="acknowledged" if acknowledgements else "open",
+        acknowledged=min(acknowledgements, default=None),
         times=cause.times,
         opened=now,
         first_step=finding.first_step,
@@ -220,7 +220,7 @@ def _opened(run: str, cause: Cause, number: int, inherited: Sequence[Incident], 
         cause=finding.cause,
         fix=finding.fix,
     )
-    silent = "page" in told or (told and cause.severity == "ticket")
+    silent = "page" in notified or (notified and cause.severity == "ticket")
     return IncidentChange(_with_finding(incident, cause), None if silent else "opened", new=True)
 
 
@@ -255,8 +255,8 @@ def _close_if_over(change: IncidentChange, cause: Cause | None, settled: bool, n
     reason = _close_reason(incident, cause, settled, now)
     if reason is None:
         return change
-    tell = change.tell or ("resolved" if reason in ("recovered", "run ended") else None)
-    return IncidentChange(_closed(incident, reason, now), tell, change.new)
+    notification = change.notification or ("resolved" if reason in ("recovered", "run ended") else None)
+    return IncidentChange(_closed(incident, reason, now), notification, change.new)
 
 
 def _close_reason(incident: Incident, cause: Cause | None, settled: bool, now: int) -> str | None:
@@ -276,8 +276,8 @@ def _end_silence(change: IncidentChange, now: int) -> IncidentChange:
     incident = change.incident
     if incident.silenced is None or incident.silenced > now:
         return change
-    heard = msgspec.structs.replace(incident, silenced=None)
-    return IncidentChange(heard, change.tell or ("opened" if heard.is_open else None), change.new)
+    audible = msgspec.structs.replace(incident, silenced=None)
+    return IncidentChange(audible, change.notification or ("opened" if audible.is_open else None), change.new)
 
 
 def _closed(incident: Incident, reason: str, now: int) -> Incident:

@@ -1,4 +1,4 @@
-"""The text of the runbooks, and what of it an alert carries itself: whoever is paged may not reach any of them."""
+"""Reads the runbooks; extracts their first steps, which alerts contain in case no runbook can be reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ FOLDER = files("ammeter_server") / "assets" / "runbooks"
 
 MAX_STEPS = 3
 MAX_STEPS_CHARS = 1200
-"""Characters of all steps together: services cut a page that is longer than some thousands."""
+"""Of all steps together: services truncate messages of more than some thousand characters."""
+
+
+def alert_name(name: str) -> str:
+    """'scale-collapse' -> 'AmmeterScaleCollapse'."""
+    return "Ammeter" + "".join(word.capitalize() for word in name.split("-"))
 
 
 def text(name: str) -> str:
@@ -23,15 +28,17 @@ def text(name: str) -> str:
 
 @cache
 def first_steps(name: str) -> str:
-    """The first three of its steps, what to look at before what to do: a line each, as plain text. '' where there is no
-    runbook."""
+    """The first steps of a runbook, checks before actions: one line each, as plain text.
+
+    An empty string where there is no runbook.
+    """
     try:
-        found = text(name)
-    except FileNotFoundError:  # of a verdict that this version has no more
+        markdown = text(name)
+    except FileNotFoundError:  # of a verdict that this version no longer has
         return ""
     sections = re.findall(
         r"^## (?:How to check|What to do first|Look here first|Do this)$(.*?)(?=^## |\Z)",
-        found,
+        markdown,
         re.MULTILINE | re.DOTALL,
     )
     steps = re.findall(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", "\n".join(sections), re.MULTILINE | re.DOTALL)
@@ -41,5 +48,5 @@ def first_steps(name: str) -> str:
 
 
 def _plain(markdown: str) -> str:
-    """Without the signs of links and code."""
+    """Removes the syntax of links, code and emphasis."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "").replace("**", "")

@@ -8,13 +8,21 @@ is applied and advances it; a batch that ends at or before it is acknowledged ag
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
+from cachetools import TTLCache
 from fastapi import APIRouter, Query, Request, Response
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ammeter.wire import frames
+from ammeter_server.auth import callers
+from ammeter_server.auth.callers import Caller
+from ammeter_server.auth.tokens import fingerprint
 from ammeter_server.db import StoreAwayError, StoreFullError
 from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.body import body_of
@@ -29,6 +37,15 @@ Offset = Annotated[int, Query(ge=0, lt=2**63)]
 
 PLACE = re.compile(r"/api/v1/runs/([^/]+)/streams/([^/]+)/frames")
 RANGE = re.compile(rb"offset=([0-9]{1,18})&end=([0-9]{1,18})")
+
+
+TOKEN_CACHE_SECONDS = 1.0
+"""A revoked token can still write for this time."""
+
+MAX_CACHED_TOKENS = 10_000
+
+TOKEN_THREADS = 4
+"""Threads for authentication, separate from those of readers: ingest does not wait for readers."""
 
 
 class FramesFirst:
@@ -48,12 +65,34 @@ class FramesFirst:
             await self.app(scope, receive, send)
             return
         try:
-            said = await append_frames(Request(scope, receive), place[1], place[2], int(part[1]), int(part[2]))
+            response = await append_frames(Request(scope, receive), place[1], place[2], int(part[1]), int(part[2]))
         except Problem as problem:
-            said = answer(problem)
+            response = answer(problem)
         except (StoreFullError, StoreAwayError) as error:
-            said = answer(of_store(error))
-        await said(scope, receive, send)
+            response = answer(of_store(error))
+        await response(scope, receive, send)
+
+
+class TokenCache:
+    """Caches the authenticated callers of ingest: one database query a second per token. For the event loop only.
+
+    Args:
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._callers: TTLCache[str, Caller] = TTLCache(MAX_CACHED_TOKENS, TOKEN_CACHE_SECONDS, clock)
+        self._threads = CapacityLimiter(TOKEN_THREADS)
+
+    async def caller(self, connection: HTTPConnection) -> Caller:
+        """Returns the caller. Raises the problems of callers.ingest."""
+        headers = [connection.headers.get(name, "") for name in ("authorization", "host")]
+        key = fingerprint("\n".join((*headers, callers.proxy_header(connection) or "")))
+        caller = self._callers.get(key)
+        if caller is None or (caller.expires is not None and caller.expires <= time.time_ns()):
+            caller = await to_thread.run_sync(callers.ingest, connection, limiter=self._threads)
+            self._callers[key] = caller
+        return caller
 
 
 @router.post(
@@ -82,7 +121,7 @@ class FramesFirst:
         },
         404: {"description": "The stream is not known to this token's project"},
         409: {"description": "The batch does not begin at the acknowledged offset, which the member `offset` names"},
-        410: {"description": "Somebody has deleted the run; nothing of it is taken any more"},
+        410: {"description": "The run was deleted; the collector stores nothing of it any more"},
         413: {"description": "Too large; send it in parts"},
         422: {"description": "Refused; the member `item` is the index of the item that is wrong"},
     },
@@ -97,18 +136,18 @@ async def append_frames(
     """Appends the frames of a journal from `offset` to `end`; answers the committed offset."""
     state = request.app.state
     intake: Intake = state.intake
-    caller = await state.admission.ingest(request)
+    caller = await state.token_cache.caller(request)
     try:
-        rate.check(state.pace, run, stream, caller.project)
+        rate.check(state.stream_rates, run, stream, caller.project)
         _check_type(request)
-        async with body_of(request, state.settings.max_body_bytes, state.held) as body:
+        async with body_of(request, state.settings.max_body_bytes, state.body_memory) as body:
             with self_metrics.ingest_seconds.time():
                 committed = await intake.submit(IngestRequest(run, stream, offset, end, body, caller.project))
     except Problem as problem:
         self_metrics.ingest_requests.labels(problem.status).inc()
         if problem.status != 409 and "limit" not in problem.members:  # shippers find their offset by a 409
-            said = {"run": run, "stream": stream, "detail": problem.detail}
-            activity_log.refused("batch.refused", f"status={problem.status}", **said)
+            values = {"run": run, "stream": stream, "detail": problem.detail}
+            activity_log.refused("batch.refused", f"status={problem.status}", **values)
         raise
     self_metrics.ingest_requests.labels(200).inc()
     return Response(msgspec.json.encode(frames.Ack(committed)), media_type="application/json")

@@ -54,9 +54,9 @@ class IngestRequest:
 def place_stream(connection: Connection, request: IngestRequest, batch: frames.Batch) -> IngestRequest:
     """Sets the run under which the stream is stored. Raises a 404 problem for another project's stream."""
     hello = _hello(batch)
-    began, said = (hello.started, line(hello.project)) if hello else (None, None)
-    found = assign_run(connection, request.called, request.stream, began, request.project, said)
-    return replace(request, run=found.run, named=request.called, external=found.external, after=found.after)
+    started, project = (hello.started, line(hello.project)) if hello else (None, None)
+    place = assign_run(connection, request.called, request.stream, started, request.project, project)
+    return replace(request, run=place.run, named=request.called, external=place.external, after=place.after)
 
 
 def check_owner(connection: Connection, request: IngestRequest) -> None:
@@ -70,7 +70,7 @@ def check_deleted(connection: Connection, request: IngestRequest) -> None:
     if run_deletion.is_deleted(connection, request.run):
         raise Problem(
             410,
-            f"run {request.run} was deleted here and takes nothing any more; its journal can be deleted where it lies",
+            f"run {request.run} was deleted; nothing of it is stored any more: delete its journal on its host",
         )
 
 
@@ -82,8 +82,8 @@ def check_opening(connection: Connection, request: IngestRequest, batch: frames.
     if streams.run_of(connection, request.run) is None:
         quota.check(_project(request, _hello(batch)))
     elif streams.count(connection, request.run) >= MAX_STREAMS:
-        said = f"run {request.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
-        raise limits.over("streams", 403, said, most=MAX_STREAMS)
+        detail = f"run {request.run} has {MAX_STREAMS} streams, which is the limit; start a new run"
+        raise limits.over("streams", 403, detail, most=MAX_STREAMS)
 
 
 def check_introduction(connection: Connection, request: IngestRequest, batch: frames.Batch, quota: Quota) -> None:
@@ -100,13 +100,13 @@ def open_stream(connection: Connection, request: IngestRequest, batch: frames.Ba
         The request with the id of its run, which differs where another project has just taken the id.
     """
     hello = _hello(batch)
-    streams.add_run(connection, request.run, _of_run(hello, request, now))
+    streams.add_run(connection, request.run, _run_values(hello, request, now))
     if (hello or request.project) and streams.run_project(connection, request.run) != _project(request, hello):
         request = place_stream(connection, request, batch)
-        streams.add_run(connection, request.run, _of_run(hello, request, now))
+        streams.add_run(connection, request.run, _run_values(hello, request, now))
         if streams.run_project(connection, request.run) != _project(request, hello):
-            said = f"run {request.called} is being made by another project just now; ask again"
-            raise Problem(503, said, headers={"Retry-After": "1"})
+            detail = f"another project is creating run {request.called} at this moment; retry"
+            raise Problem(503, detail, headers={"Retry-After": "1"})
     check_deleted(connection, request)  # it may have been deleted since the first check
     streams.add(connection, request.run, request.stream, now)
     return request
@@ -117,24 +117,24 @@ def introduce(connection: Connection, request: IngestRequest, batch: frames.Batc
     hello = _hello(batch)
     if hello is None:
         return
-    said, run = _of_run(hello, request, now), streams.run_of(connection, request.run)
-    if run is not None and find(connection, said["project"], run.external_id) not in (None, request.run):
-        said["project"] = run.project  # that project has another run of this id
-    streams.add_run(connection, request.run, said)
+    values, run = _run_values(hello, request, now), streams.run_of(connection, request.run)
+    if run is not None and find(connection, values["project"], run.external_id) not in (None, request.run):
+        values["project"] = run.project  # that project has another run of this id
+    streams.add_run(connection, request.run, values)
 
 
-def _of_run(hello: frames.Hello | None, request: IngestRequest, now: int) -> dict[str, Any]:
-    whose = {"project": _project(request, hello), "external_id": request.external or request.called}
+def _run_values(hello: frames.Hello | None, request: IngestRequest, now: int) -> dict[str, Any]:
+    owner = {"project": _project(request, hello), "external_id": request.external or request.called}
     if hello is None:
-        return {**whose, "started": 0}
-    told = {name: value for name, value in hello.environment.items() if name != "continues"}
+        return {**owner, "started": 0}
+    environment = {name: value for name, value in hello.environment.items() if name != "continues"}
     after = {"continues": request.after} if request.after else {}
     return {
-        **whose,
+        **owner,
         "name": line(hello.name),
         "config": hello.config,
         "tags": hello.tags,
-        "environment": told | after,
+        "environment": environment | after,
         "world_size": hello.world_size,
         "started": hello.started or now,
     }

@@ -1,7 +1,7 @@
-"""Checks batches, computes their changes and commits them, in writer threads.
+"""Queues batches for the writer threads, which check them, compute their changes and commit them.
 
 SQLite has one writer, and the commit dominates the cost, so waiting batches share a transaction (group commit).
-On PostgreSQL prepared batch has its own transaction and locks the row of one stream only.
+On PostgreSQL each batch has its own transaction and locks the row of one stream only.
 """
 
 from __future__ import annotations
@@ -15,26 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
+from cachetools import LRUCache
+
 from ammeter.wire import frames
 from ammeter_server.context import AppContext
-from ammeter_server.db import Connection, DatabaseError, StoreAwayError, StoreFullError
-from ammeter_server.db.queries import streams
-from ammeter_server.db.queries.streams import StreamState
-from ammeter_server.http.limits.run_quota import Quota
+from ammeter_server.db import StoreAwayError, StoreFullError
 from ammeter_server.http.problems import Problem, of_store
-from ammeter_server.ingest import validation
-from ammeter_server.ingest.apply import StreamUpdate, check_schemas, decide, load_stream, write
-from ammeter_server.ingest.registration import (
-    IngestRequest,
-    check_deleted,
-    check_introduction,
-    check_opening,
-    check_owner,
-    introduce,
-    open_stream,
-    place_stream,
-)
-from ammeter_server.ingest.stream_cache import CachedStream, StreamCache
+from ammeter_server.ingest import stream_update, transaction, validation
+from ammeter_server.ingest.registration import IngestRequest
+from ammeter_server.ingest.stream_update import CachedStream
+from ammeter_server.ingest.transaction import Answer, PreparedBatch, WriteResult
 from ammeter_server.process import self_metrics
 from ammeter_server.runs.run_ids import is_reserved
 
@@ -48,8 +38,9 @@ MAX_GROUP_BYTES = 4 * 2**20
 COMMIT_TIMEOUT_SECONDS = 20.0
 """After this the request is answered with 503. Shippers close the connection after 30 s."""
 
-Answer = int | Exception
-"""The committed offset, or the error because of which nothing was committed."""
+MAX_CACHED_STREAMS = 4_096
+MAX_CACHED_TENSORS = 73 * MAX_CACHED_STREAMS
+"""Of all cached streams together: about 100 MB where no two streams share a schema."""
 
 
 class Intake:
@@ -58,9 +49,9 @@ class Intake:
     def __init__(self, context: AppContext) -> None:
         self._context = context
         self._cache = StreamCache()
-        self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._together = MAX_GROUP_BATCHES if context.store.is_sqlite else 1
+        self._max_group = MAX_GROUP_BATCHES if context.store.is_sqlite else 1
 
     def start(self) -> None:
         for number in range(1 if self._context.store.is_sqlite else POSTGRESQL_THREADS):
@@ -71,7 +62,7 @@ class Intake:
     def stop(self) -> None:
         """Commits the waiting batches and ends the threads. Idempotent."""
         for _ in self._threads:
-            self._waiting.put(None)
+            self._queue.put(None)
         while self._threads:
             self._threads.pop().join()
 
@@ -85,14 +76,13 @@ class Intake:
             Problem: The batch is refused, or the database does not answer or is full.
         """
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
-        self._waiting.put(waiting)
+        self._queue.put(waiting)
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_SECONDS):
                 return await waiting.answer
         except TimeoutError as error:
-            waited = f"{COMMIT_TIMEOUT_SECONDS:.0f} s"
-            said = f"the database has not answered for {waited}; see to it: senders try again by themselves"
-            raise of_store(StoreAwayError(said)) from error
+            detail = f"the database has not answered for {COMMIT_TIMEOUT_SECONDS:.0f} s; check it: senders retry"
+            raise of_store(StoreAwayError(detail)) from error
         except (StoreFullError, StoreAwayError) as error:
             raise of_store(error) from error
         finally:
@@ -101,7 +91,7 @@ class Intake:
     @property
     def waiting(self) -> int:
         """The number of queued batches, without those that are being committed."""
-        return self._waiting.qsize()
+        return self._queue.qsize()
 
     def commit_group(self, requests: Sequence[IngestRequest]) -> list[Answer]:
         """Commits several batches in one transaction; a refused batch does not affect the others."""
@@ -109,18 +99,18 @@ class Intake:
         batches = [self._prepare(request, now) for request in requests]
         try:
             results = self._commit(batches)
-        except (StoreFullError, StoreAwayError) as wrong:
-            return [wrong for _ in requests]
+        except (StoreFullError, StoreAwayError) as error:
+            return [error for _ in requests]
         except Exception as fault:  # noqa: BLE001 - retried alone, so that only the faulty batch fails
             return [fault] if len(requests) == 1 else [self.commit_group([request])[0] for request in requests]
         for result in results:
             self._record(result)
-        if any(result.change is not None and result.change.awaited for result in results):
+        if any(result.change is not None and result.change.wakes_judge for result in results):
             self._context.judge_wakeup.set()
         return [result.answer for result in results]
 
     def _run(self) -> None:
-        while (first := self._waiting.get()) is not None:
+        while (first := self._queue.get()) is not None:
             group = [(item, request) for item in self._group(first) if (request := item.request) is not None]
             try:
                 answers = self.commit_group([request for _, request in group]) if group else []
@@ -131,59 +121,83 @@ class Intake:
     def _group(self, first: _Waiting) -> list[_Waiting]:
         """The first batch and the batches that are queued already, up to the group limits."""
         group, size = [first], 0
-        while len(group) < self._together and size < MAX_GROUP_BYTES:
+        while len(group) < self._max_group and size < MAX_GROUP_BYTES:
             try:
-                more = self._waiting.get_nowait()
+                more = self._queue.get_nowait()
             except Empty:
                 break
             if more is None:
-                self._waiting.put(None)
+                self._queue.put(None)
                 break
             group.append(more)
             size += len(more.request.body) if more.request else 0
         return group
 
-    def _prepare(self, request: IngestRequest, now: int) -> _PreparedBatch:
+    def _prepare(self, request: IngestRequest, now: int) -> PreparedBatch:
         """Checks a batch and computes its changes from the cached stream, before the transaction begins."""
+        offset, end, limit = request.offset, request.end, self._context.settings.max_unpacked_bytes
         try:
             _check_place(request)
             batch = validation.decoded(request.body, now)
-            validation.check(
-                batch,
-                request.called,
-                request.stream,
-                request.offset,
-                request.end,
-                self._context.settings.max_unpacked_bytes,
-            )
-        except Exception as wrong:  # noqa: BLE001 - raised in the transaction of this batch
-            return _PreparedBatch(request, now, frames.Batch(), wrong=wrong)
-        known = self._cache.get(request.run, request.stream, request.project)
-        if known is not None and known.state.run != request.run:
-            request = replace(request, run=known.state.run, named=request.run)
-        if known is None or known.state.acknowledged != request.offset or request.offset == request.end:
-            return _PreparedBatch(request, now, batch, known)
+            validation.check(batch, request.called, request.stream, offset, end, limit)
+        except Exception as error:  # noqa: BLE001 - raised in the transaction of this batch
+            return PreparedBatch(request, now, frames.Batch(), error=error)
+        cached = self._cache.get(request.run, request.stream, request.project)
+        if cached is not None and cached.state.run != request.run:
+            request = replace(request, run=cached.state.run, named=request.run)
+        if cached is None or cached.state.acknowledged != offset or offset == end:
+            return PreparedBatch(request, now, batch, cached)
         try:
-            return _PreparedBatch(request, now, batch, known, decide(known, batch, request.end, now))
+            return PreparedBatch(request, now, batch, cached, stream_update.decide(cached, batch, end, now))
         except Exception:  # noqa: BLE001 - the cache may be stale; decided again from the row
-            return _PreparedBatch(request, now, batch)
+            return PreparedBatch(request, now, batch)
 
-    def _commit(self, batches: Sequence[_PreparedBatch]) -> list[_WriteResult]:
+    def _commit(self, batches: Sequence[PreparedBatch]) -> list[WriteResult]:
         with self._context.store.writing() as connection:
-            return [_write_one(connection, prepared, self._context.quota) for prepared in batches]
+            return [transaction.write(connection, prepared, self._context.quota) for prepared in batches]
 
-    def _record(self, result: _WriteResult) -> None:
+    def _record(self, result: WriteResult) -> None:
         """Updates cache and metrics after a commit."""
         request = result.request
-        if result.known is not None:
-            self._cache.keep(result.known, request.called, request.project)
+        if result.stream is not None:
+            self._cache.put(result.stream, request.called, request.project)
         elif result.change is not None or isinstance(result.answer, Exception):
-            self._cache.forget(request.called, request.stream, request.project)
+            self._cache.remove(request.called, request.stream, request.project)
         if result.change is not None:
             self_metrics.ingest_values.inc(result.change.values)
-            self_metrics.ingest_bytes.inc(len(result.request.body))
+            self_metrics.ingest_bytes.inc(len(request.body))
             for lost in result.change.losses:
-                self_metrics.lose(lost.reason, lost.steps + lost.events)
+                self_metrics.count_lost(lost.reason, lost.steps + lost.events)
+
+
+class StreamCache:
+    """The most recently used streams of one process. Thread-safe.
+
+    The row is selected for every batch all the same: a cached stream is valid while the row is byte for byte the same.
+    Its key is the project of the sender's token, and the run and stream that the sender names.
+    """
+
+    def __init__(self) -> None:
+        self._streams: LRUCache[tuple[str | None, str, str], CachedStream] = LRUCache(MAX_CACHED_TENSORS, _tensors)
+        self._lock = threading.Lock()
+
+    def get(self, run: str, stream: str, project: str | None = None) -> CachedStream | None:
+        with self._lock:
+            return self._streams.get((project, run, stream))
+
+    def put(self, cached: CachedStream, run: str | None = None, project: str | None = None) -> None:
+        """Stores a stream. run: the id that its sender uses, where the run has another id here."""
+        with self._lock:
+            self._streams[project, run or cached.state.run, cached.state.id] = cached
+
+    def remove(self, run: str, stream: str, project: str | None = None) -> None:
+        with self._lock:
+            self._streams.pop((project, run, stream), None)
+
+
+def _tensors(cached: CachedStream) -> int:
+    """The size of a cached stream; the minimum limits the number of streams."""
+    return max(len(cached.schema.tensors) if cached.schema else 0, MAX_CACHED_TENSORS // MAX_CACHED_STREAMS)
 
 
 @dataclass
@@ -194,150 +208,18 @@ class _Waiting:
     answer: asyncio.Future[int]
 
 
-@dataclass(frozen=True)
-class _PreparedBatch:
-    """A checked batch, its cached stream and the changes computed from that; or the error that refuses it."""
-
-    request: IngestRequest
-    now: int
-    batch: frames.Batch
-    known: CachedStream | None = None
-    change: StreamUpdate | None = None
-    wrong: Exception | None = None
-
-
-@dataclass(frozen=True)
-class _WriteResult:
-    """The result of one batch, valid once its transaction is committed. known: the stream as it is then."""
-
-    request: IngestRequest
-    answer: Answer
-    known: CachedStream | None = None
-    change: StreamUpdate | None = None
-
-
-def _write_one(connection: Connection, prepared: _PreparedBatch, quota: Quota) -> _WriteResult:
-    request = prepared.request
-    try:
-        prepared, raw = _lock_stream(connection, prepared)
-        request = prepared.request
-        known, change = _decide(connection, prepared, raw, quota)  # refuses before anything is written
-    except DatabaseError:  # the transaction is lost
-        raise
-    except Exception as wrong:  # noqa: BLE001 - the other batches of the transaction go on
-        return _WriteResult(request, wrong)
-    if known.state.acknowledged != request.offset:
-        return _WriteResult(request, known.state.acknowledged)
-    if change is None:
-        return _WriteResult(request, request.offset, _heartbeat(connection, known, prepared))
-    if known.state.schema is None:
-        opened = _open_stream(connection, known, prepared)
-        request = replace(request, run=opened.state.run)
-        if opened.state.acknowledged != request.offset:  # another sender has opened it since the first select
-            return _WriteResult(request, _offset_conflict(request, opened.state.acknowledged))
-        known = opened
-    return _WriteResult(request, request.end, write(connection, known, change, prepared.now), change)
-
-
-def _lock_stream(connection: Connection, prepared: _PreparedBatch) -> tuple[_PreparedBatch, streams.Raw | None]:
-    """Locks the row of the batch's stream. A cached stream that was deleted meanwhile is discarded."""
-    if prepared.wrong is not None:
-        raise prepared.wrong
-    if prepared.known is not None:
-        raw = streams.select_for_update(connection, prepared.request.run, prepared.request.stream)
-        if raw is not None:
-            return prepared, raw
-    prepared = replace(
-        prepared, request=place_stream(connection, prepared.request, prepared.batch), known=None, change=None
-    )
-    return prepared, streams.select_for_update(connection, prepared.request.run, prepared.request.stream)
-
-
-def _decide(
-    connection: Connection, prepared: _PreparedBatch, raw: streams.Raw | None, quota: Quota
-) -> tuple[CachedStream, StreamUpdate | None]:
-    """The current stream and the changes of the batch, None for no change. Raises Problem to refuse it."""
-    request = prepared.request
-    if raw is None:  # open_stream() detects a run id that another project has just result
-        check_deleted(connection, request)
-    else:
-        check_owner(connection, request)
-    same = prepared.known is not None and prepared.known.raw == raw
-    known = (
-        prepared.known if prepared.known is not None and same else _load_stream(connection, request, raw, prepared.now)
-    )
-    if known.state.acknowledged != request.offset:
-        wrong = _offset_conflict(request, known.state.acknowledged)
-        if isinstance(wrong, Exception):
-            raise wrong
-        return known, None
-    if request.offset == request.end:
-        return known, None
-    validation.check_extent(prepared.batch, len(request.body), request.offset, request.end)
-    if raw is None:
-        check_opening(connection, request, prepared.batch, quota)
-    elif known.state.schema is None:
-        check_introduction(connection, request, prepared.batch, quota)
-    change = (
-        prepared.change
-        if same and prepared.change is not None
-        else decide(known, prepared.batch, request.end, prepared.now)
-    )
-    check_schemas(connection, known.state, change.schemas)
-    return known, change
-
-
-def _load_stream(connection: Connection, request: IngestRequest, raw: streams.Raw | None, now: int) -> CachedStream:
-    return (
-        load_stream(connection, raw)
-        if raw
-        else CachedStream(None, StreamState(request.run, request.stream, last_seen=now))
-    )
-
-
-def _heartbeat(connection: Connection, known: CachedStream, prepared: _PreparedBatch) -> CachedStream | None:
-    """Stores that the shipper is alive, and its backlog."""
-    if known.raw is None:
-        return None
-    state = known.state._replace(last_seen=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
-    raw = streams.update_progress(connection, known.state, known.raw, state)
-    return CachedStream(raw, state, known.schema, known.decoded)
-
-
 def _check_place(request: IngestRequest) -> None:
     try:
         well_formed = str(uuid.UUID(request.run)) == request.run and uuid.UUID(request.stream).hex == request.stream
     except ValueError:
         well_formed = False
     if not well_formed:
-        said = f"run {request.run[:80]!r} and stream {request.stream[:80]!r}"
-        raise Problem(422, f"{said}: use a lower-case UUID with dashes, and one without")
+        detail = f"the run is {request.run[:80]!r} and the stream {request.stream[:80]!r}"
+        raise Problem(422, f"{detail}; use a lower-case UUID with dashes for the run, one without for the stream")
     if is_reserved(request.run):
-        raise Problem(
-            422, f"run {request.run}: such ids only the collector gives; use a UUID of the variant of RFC 9562"
-        )
+        raise Problem(422, f"the run is {request.run}, an id that only the collector assigns; use a random UUID")
     if request.end < request.offset:
-        raise Problem(422, f"offset {request.offset} is behind end {request.end}")
-
-
-def _offset_conflict(request: IngestRequest, committed: int) -> Answer:
-    """The answer to a batch that does not begin at the committed offset: that offset, or a 409 problem."""
-    if request.end <= committed:
-        return committed
-    said = f"the batch holds {request.offset} to {request.end}; everything before {committed} is committed: go on there"
-    return Problem(409, said, offset=committed)
-
-
-def _open_stream(connection: Connection, known: CachedStream, prepared: _PreparedBatch) -> CachedStream:
-    """Creates the missing rows of a stream and its run, and returns the stream."""
-    request = prepared.request
-    if known.raw is not None:
-        introduce(connection, request, prepared.batch, prepared.now)
-        return known
-    request = open_stream(connection, request, prepared.batch, prepared.now)
-    return _load_stream(
-        connection, request, streams.select_for_update(connection, request.run, request.stream), prepared.now
-    )
+        raise Problem(422, f"offset {request.offset} is after end {request.end}; use an end at or after the offset")
 
 
 def _resolve(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:

@@ -39,21 +39,21 @@ def metrics_of(*runs: Row[Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class BaselineEvaluation:
-    """findings: by verdict. kept: stored in the run's row. finished: whether both runs were read to the end."""
+    """findings: by verdict. stored: written to the run's row. finished: whether both runs were read to the end."""
 
     findings: Findings
-    kept: dict[str, Any]
+    stored: dict[str, Any]
     finished: bool = True
 
 
 def evaluate_baseline(
-    store: Store, courses: RunHistoryCache, run: Row[Any], before: Mapping[str, Any], until: float
+    store: Store, histories: RunHistoryCache, run: Row[Any], before: Mapping[str, Any], until: float
 ) -> BaselineEvaluation:
     """Compares the run with its baseline, when a fifth more steps are there or one of them has ended.
 
     Args:
         store: The database.
-        courses: The cache of run histories.
+        histories: The cache of run histories.
         run: Its row.
         before: The stored result of the last comparison.
         until: Deadline for reading, by the monotonic clock.
@@ -66,17 +66,17 @@ def evaluate_baseline(
     if baseline is None or state is None or not _is_due(before, state):
         return BaselineEvaluation(known, dict(before))
     metrics = metrics_of(run, baseline)
-    other, mine = (courses.of(store, compared, until, metrics) for compared in (baseline, run))
+    other, mine = (histories.of(store, compared, until, metrics) for compared in (baseline, run))
     if other is None or mine is None:
         return BaselineEvaluation(known, dict(before), finished=False)
     both = RunComparison(mine, other, delta=parse_share(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
     for verdict in answer.faults:
         self_metrics.verdict_faults.labels(verdict).inc()
-    found = _carry_over(known, {finding.verdict: finding for finding in answer.findings})
-    told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
+    findings = _carry_over(known, {finding.verdict: finding for finding in answer.findings})
+    as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}
     return BaselineEvaluation(
-        found, {**state, "runs": _compared_runs(mine, other), "numbers": both.as_json(), "findings": told}
+        findings, {**state, "runs": _compared_runs(mine, other), "numbers": both.as_json(), "findings": as_json}
     )
 
 
@@ -88,9 +88,9 @@ def _state(connection: Connection, run: Row[Any], baseline: Row[Any]) -> dict[st
     return {"id": baseline.id, "step": min(mine[0], theirs[0]), "over": mine[1], "baseline_over": theirs[1]}
 
 
-def _compared_runs(*courses: RunHistory) -> list[str]:
+def _compared_runs(*histories: RunHistory) -> list[str]:
     """Ids of all runs in the comparison: deleting one of them deletes the comparison."""
-    return sorted({part.stream.partition("/")[0] for history in courses for part in history.parts})
+    return sorted({part.stream.partition("/")[0] for history in histories for part in history.parts})
 
 
 def _is_due(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.judging import baseline
 from ammeter_server.process import self_metrics
 
-READ = ColumnSelection(VITALS)
+VITAL_COLUMNS = ColumnSelection(VITALS)
 
 MAX_READ_SECONDS = 0.5
 """Reading time of one evaluation, while other runs wait. The rest is read in the next evaluation."""
@@ -47,7 +47,7 @@ class RunEvaluation:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> RunEvaluation:
+def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -> RunEvaluation:
     """Evaluates the run as a whole, from the state of its last evaluation."""
     with store.reading() as connection:
         row = judge.run_unlocked(connection, run)
@@ -61,13 +61,13 @@ def evaluate_run(store: Store, courses: RunHistoryCache, run: str, now: int) -> 
         return RunEvaluation(values=seen)
     of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
     compared = baseline.evaluate_baseline(
-        store, courses, row, row.evaluation.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
+        store, histories, row, row.evaluation.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
     )
     findings = [*of_ranks.findings, *((together[-1][0].stream, finding) for finding in compared.findings.values())]
-    kept = {"baseline": compared.kept} if compared.kept else {}
-    evaluation = {**row.evaluation, **of_ranks.values.pop("evaluation", {}), **kept}
+    stored = {"baseline": compared.stored} if compared.stored else {}
+    conclusions = {**row.evaluation, **of_ranks.values.pop("evaluation", {}), **stored}
     return RunEvaluation(
-        findings, {**seen, **of_ranks.values, "evaluation": evaluation, **({} if compared.finished else DUE_NOW)}
+        findings, {**seen, **of_ranks.values, "evaluation": conclusions, **({} if compared.finished else DUE_NOW)}
     )
 
 
@@ -85,7 +85,8 @@ def _evaluate_ranks(
     states = msgspec.msgpack.decode(row.states, type=dict[str, bytes]) if same and row.states else {}
     known = {verdict: msgspec.convert(body, Finding) for verdict, body in before.get("findings", {}).items()}
     earlier = before.get("earlier", {}) if same else {finding.verdict: finding.times for finding in known.values()}
-    found = known if same else {each: msgspec.structs.replace(one, active=False) for each, one in known.items()}
+    inactive = {verdict: msgspec.structs.replace(finding, active=False) for verdict, finding in known.items()}
+    findings = known if same else inactive
     reached = before.get("reached", -1) if same else -1
     until, finished = time.monotonic() + MAX_READ_SECONDS, True
     for seen in _aligned_steps(store, row.id, ranks, reached, now):
@@ -93,21 +94,17 @@ def _evaluate_ranks(
         states = judged.states
         for finding in judged.findings:
             times = finding.times + earlier.get(finding.verdict, 0)
-            found[finding.verdict] = msgspec.structs.replace(finding, times=times)
+            findings[finding.verdict] = msgspec.structs.replace(finding, times=times)
         for verdict in judged.faults:
             self_metrics.verdict_faults.labels(verdict).inc()
         reached = int(seen.steps[-1]) if len(seen) else reached
         if len(seen) and time.monotonic() > until:
             finished = False
             break
-    told = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in found.items()}
-    concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": told}
-    values = {
-        "evaluation": {"ranks": concluded},
-        "states": msgspec.msgpack.encode(states),
-        **({} if finished else DUE_NOW),
-    }
-    return RunEvaluation([(_stream(ranks, finding), finding) for finding in found.values()], values)
+    as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}
+    concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": as_json}
+    values = {"whole": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else DUE_NOW)}
+    return RunEvaluation([(_stream(ranks, finding), finding) for finding in findings.values()], values)
 
 
 def _aligned_steps(
@@ -115,7 +112,9 @@ def _aligned_steps(
 ) -> Iterator[AlignedSteps]:
     """Yields the steps that all ranks have and that are not evaluated yet, then the position of each rank."""
     over = [rank for rank, stream in ranks.items() if stream.bye_reason is not None]
-    views_of_ranks = {rank: views(store, run, stream.id, reached + 1, None, READ) for rank, stream in ranks.items()}
+    views_of_ranks = {
+        rank: views(store, run, stream.id, reached + 1, None, VITAL_COLUMNS) for rank, stream in ranks.items()
+    }
     yield from align_steps(views_of_ranks, over, reached)
     known = [rank for rank in ranks.values() if rank.last_step is not None and _is_known(rank, now)]
     if len(known) == len(ranks):

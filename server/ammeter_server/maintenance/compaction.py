@@ -22,28 +22,28 @@ from ammeter_server.db import column_codec as columns
 from ammeter_server.db.batched import Pace, in_slices
 from ammeter_server.db.queries import compaction
 
-ROWS = 4096
+MAX_SEGMENT_ROWS = 4096
 """Maximum steps of a segment. A curve over a million steps has 244 of them; one column of one takes 4 KB."""
 
-FEW = 1024
+MIN_SEGMENT_ROWS = 1024
 """Steps below which a row per column costs more than it saves. Fewer steps at the end of a stream stay blocks."""
 
-MANY_VALUES = 4_000_000
+MAX_WAITING_VALUES = 4_000_000
 """Maximum values that wait in blocks: a reader of a curve unpacks them all, in some 10 ms."""
 
 MAX_VALUES_IN_MEMORY = 16_000_000
 """Maximum values in memory at a time, which are 64 MB. Streams of more than 15,625 columns get shorter segments."""
 
-SMALL = 32
+SMALL_BLOCK_ROWS = 32
 """Rows below which a block is joined with others; joining writes a row once more."""
 
-TOGETHER = 64
+MIN_SMALL_BLOCKS = 64
 """Number of small blocks that are joined at a time. At a stream's end, at most as many wait."""
 
-BLOCK_VALUES = 2_000_000
+MAX_BLOCK_VALUES = 2_000_000
 """Maximum values of a joined block."""
 
-LEASE = 120 * 10**9
+LEASE_NS = 120 * 10**9
 """Duration of the lease on a stream in nanoseconds; each segment renews it. The largest segment takes some 10 s on a
 slow disk."""
 
@@ -84,20 +84,22 @@ def plan(blocks: Sequence[Waiting], ended: bool) -> list[Job]:
     groups = [list(group) for _, group in groupby(blocks, key=lambda chunk: chunk.schema)]
     jobs: list[Job] = []
     for number, group in enumerate(groups, 1):
-        *whole, rest = _stretches(group)
-        jobs += [Job("segments", stretch) for stretch in whole]
-        closed = number < len(groups) or (ended and _rows(rest) >= FEW)
-        if rest and closed:
-            jobs.append(Job("segments", rest))
-        elif rest:
-            jobs += [Job("block", chunks) for chunks in (_by_size(rest) if ended else _small(rest))]
+        *full, incomplete = _stretches(group)
+        jobs += [Job("segments", stretch) for stretch in full]
+        closed = number < len(groups) or (ended and _rows(incomplete) >= MIN_SEGMENT_ROWS)
+        if incomplete and closed:
+            jobs.append(Job("segments", incomplete))
+        elif incomplete:
+            jobs += [Job("block", chunks) for chunks in (_by_size(incomplete) if ended else _small(incomplete))]
     return jobs
 
 
 def rows_of_segment(width: int) -> int:
     """Steps of a segment with this number of columns."""
     width = max(1, width)
-    return max(16, min(ROWS, max(FEW, MANY_VALUES // width), MAX_VALUES_IN_MEMORY // width))
+    return max(
+        16, min(MAX_SEGMENT_ROWS, max(MIN_SEGMENT_ROWS, MAX_WAITING_VALUES // width), MAX_VALUES_IN_MEMORY // width)
+    )
 
 
 def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
@@ -116,21 +118,21 @@ def _stretches(group: Sequence[Waiting]) -> Iterator[list[Waiting]]:
 def _small(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
     """The blocks at the end, if they are many and small."""
     count = 0
-    while count < len(blocks) and blocks[-1 - count].rows < SMALL:
+    while count < len(blocks) and blocks[-1 - count].rows < SMALL_BLOCK_ROWS:
         count += 1
-    found = list(blocks[len(blocks) - count :])
-    enough = count >= TOGETHER and _rows(found) * found[0].columns <= BLOCK_VALUES
-    return [found] if enough else []
+    small = list(blocks[len(blocks) - count :])
+    enough = count >= MIN_SMALL_BLOCKS and _rows(small) * small[0].columns <= MAX_BLOCK_VALUES
+    return [small] if enough else []
 
 
 def _by_size(blocks: Sequence[Waiting]) -> list[list[Waiting]]:
     """All blocks, grouped up to the maximum size; groups of one are omitted."""
     joined: list[list[Waiting]] = [[]]
     for chunk in blocks:
-        if joined[-1] and (_rows(joined[-1]) + chunk.rows) * chunk.columns > BLOCK_VALUES:
+        if joined[-1] and (_rows(joined[-1]) + chunk.rows) * chunk.columns > MAX_BLOCK_VALUES:
             joined.append([])
         joined[-1].append(chunk)
-    return [some for some in joined if len(some) > 1]
+    return [group for group in joined if len(group) > 1]
 
 
 def _rows(blocks: Iterable[Waiting]) -> int:
@@ -217,18 +219,18 @@ class Compaction:
         key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
         rows = [{**key, "part": part, **column._asdict()} for part, column in columns.pack(view.values)]
         in_slices(self.store, rows, self._add_columns, self._writing)
-        whole = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
+        extent = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
         stamps = {"steps": columns.pack_integers(view.steps), "times": columns.pack_integers(view.times)}
         with self.store.writing(durable=False) as connection:
-            self._hold(connection)
-            compaction.add_segment(connection, {**key, **whole, **stamps})
+            self._renew_lease(connection)
+            compaction.add_segment(connection, {**key, **extent, **stamps})
 
     def _add_columns(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Writes some columns and renews the lease in one transaction.
 
         A deletion of the run therefore precedes the columns or removes them.
         """
-        self._hold(connection)
+        self._renew_lease(connection)
         compaction.add_columns(connection, rows)
 
     def _join(self, rows: Sequence[Row[Any]], view: block.View) -> None:
@@ -236,20 +238,20 @@ class Compaction:
         row = {**rows[-1]._mapping, "first_time": int(view.times[0]), "last_time": int(view.times[-1])}
         row |= {"first_step": packed.first_step, "rows": packed.rows, "data": packed.data}
         with self.store.writing(durable=False) as connection:
-            self._hold(connection)
+            self._renew_lease(connection)
             compaction.remove_blocks(connection, self.run, self.stream, [row.first_step for row in rows])
             compaction.add_block(connection, row)
 
-    def _hold(self, connection: Connection) -> None:
+    def _renew_lease(self, connection: Connection) -> None:
         """Renews the lease and locks the stream until the end of this transaction.
 
         Raises:
             LeaseLostError: The lease is lost.
         """
-        until = time.time_ns() + LEASE
+        until = time.time_ns() + LEASE_NS
         if not compaction.extend(connection, self.run, self.stream, self.by, until):
-            lost = f"was taken over after {LEASE // 10**9} s, or the run was deleted"
-            raise LeaseLostError(f"stream {self.stream} of run {self.run} {lost}")
+            reason = f"another worker took it over after {LEASE_NS // 10**9} s, or the run was deleted"
+            raise LeaseLostError(f"stream {self.stream} of run {self.run} is lost to this worker: {reason}")
 
     def _clear(self) -> None:
         """Removes the blocks that segments cover."""
@@ -283,7 +285,7 @@ def compact(store: Store, run: str, stream: str, by: str, stopped: Callable[[], 
                 return False
     now = time.time_ns()
     with store.writing(durable=False) as connection:
-        claimed = compaction.claim(connection, run, stream, by, now, now + LEASE)
+        claimed = compaction.claim(connection, run, stream, by, now, now + LEASE_NS)
     if claimed is False:
         return False
     job = Compaction(store, run, stream, by, stopped)

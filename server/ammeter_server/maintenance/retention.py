@@ -36,7 +36,7 @@ def _keep_within(store: Store, limit: int, today: int) -> None:
             return
         if oldest is None or oldest >= today:
             self_metrics.limited.labels("storage").inc()
-            log.warning("the database takes %d bytes, keep_bytes is %d, and nothing is older than today", used, limit)
+            log.warning("the database has %d bytes, keep_bytes is %d, and no data is older than today", used, limit)
             return
         if not partitions.drop(store, oldest + 1):
             return  # a reader uses it; the next round tries again

@@ -1,4 +1,4 @@
-"""What may be told of an address: where it leads, and nothing of what opens it."""
+"""Removes the secrets of an address from texts: they show scheme, host and port only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import urllib3
 from ammeter.redaction import GONE, Redactor
 
 MIN_PIECE_CHARS = 4
-"""Characters from which a piece of an address is looked for in what is said."""
+"""Shorter pieces of an address are not removed from texts."""
 
 _redactor = Redactor(remembers=False)
 
@@ -27,7 +27,7 @@ class Address:
 
 
 def address(url: str) -> Address:
-    """What to ask, and with which headers, for a URL that may hold a user and a password."""
+    """Splits a URL that may contain a user and a password into address and headers."""
     parts = urlsplit(url)
     userinfo, at, host = parts.netloc.rpartition("@")
     plain = urlunsplit(parts._replace(netloc=host)).rstrip("/")
@@ -36,20 +36,20 @@ def address(url: str) -> Address:
 
 
 def concealing(url: str) -> Callable[[str], str]:
-    """Cuts from a text what it says of this URL beyond scheme, host and port, and other secrets."""
+    """Returns a function that removes secrets and all parts of this URL except scheme, host and port."""
     rest = url.partition("://")[2]
     authority = re.match(r"[^/?#]*", rest)
     userinfo, _, host = (authority[0] if authority else "").rpartition("@")
     others = f"{userinfo}/{rest[len(authority[0]) if authority else 0 :]}"
     pieces = set(re.split(r"[/?&=@:#;,+]", others)) | {userinfo, rest}
     if "." not in host and not host.startswith(("localhost", "[")):
-        pieces.add(host.partition(":")[0])  # of services without a host the first piece is a token
-    every = {form for piece in pieces for form in (piece, unquote(piece))}
-    longest = sorted((piece for piece in every if len(piece) >= MIN_PIECE_CHARS), key=len, reverse=True)
+        pieces.add(host.partition(":")[0])  # the URL of a service without a host begins with a token
+    forms = {form for piece in pieces for form in (piece, unquote(piece))}
+    longest = sorted((form for form in forms if len(form) >= MIN_PIECE_CHARS), key=len, reverse=True)
 
-    def conceal(said: str) -> str:
+    def conceal(text: str) -> str:
         for piece in longest:
-            said = said.replace(piece, GONE)
-        return _redactor.text(said)
+            text = text.replace(piece, GONE)
+        return _redactor.text(text)
 
     return conceal

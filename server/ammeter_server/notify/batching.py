@@ -21,15 +21,15 @@ class NotificationBatch:
         self._first: int | None = None
         self._last = 0
 
-    def should_wait(self, now: int, *, told: bool = False, more: bool = False) -> bool:
+    def should_wait(self, now: int, *, new_alert: bool = False, more: bool = False) -> bool:
         """Decides whether alerts wait.
 
         Args:
             now: In ns.
-            told: Whether a new alert was just found.
+            new_alert: Whether a new alert was just found.
             more: Whether the round is unfinished, so that more alerts may follow.
         """
-        if told:
+        if new_alert:
             self._first, self._last = self._first or now, now
         if self._first is None:
             return False

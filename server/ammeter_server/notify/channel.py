@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class DeliveryError(RuntimeError):
-    """A channel could not deliver. The text holds the receiver's answer."""
+    """A channel could not deliver. The text contains the receiver's answer."""
 
 
 class RefusedError(DeliveryError):
@@ -50,14 +50,14 @@ class Channel:
 
 def open_channels(settings: Settings) -> dict[str, Channel]:
     """Opens the configured channels, by name. Raises SettingsError for an address without a known service."""
-    found: list[Channel] = []
+    channels: list[Channel] = []
     routes = [*map(Route, settings.notify), *settings.routes]
     if routes:
         from ammeter_server.notify.apprise import channel  # its import takes a second
 
-        found += map(channel, routes)
+        channels += map(channel, routes)
     if settings.alertmanagers:
         from ammeter_server.notify import alertmanager
 
-        found += map(alertmanager.channel, settings.alertmanagers)
-    return {each.name: each for each in found}
+        channels += map(alertmanager.channel, settings.alertmanagers)
+    return {opened.name: opened for opened in channels}

@@ -58,7 +58,7 @@ class Outbox:
         if due:
             with self.store.writing() as connection:
                 mine = [row for row in due if outbox.claim(connection, row, now, now + LEASE_NS)]
-            for rows in self._together(mine):
+            for rows in self._requests(mine):
                 self._threads.submit(self._deliver, rows)
         return len(due)
 
@@ -66,28 +66,28 @@ class Outbox:
         """Waits for running deliveries."""
         self._threads.shutdown()
 
-    def _together(self, rows: Iterable[Row[Any]]) -> Iterable[Sequence[Row[Any]]]:
+    def _requests(self, rows: Iterable[Row[Any]]) -> Iterable[Sequence[Row[Any]]]:
         """Groups rows into requests, in the order in which they were written."""
-        of: dict[str, list[Row[Any]]] = {}
+        by_channel: dict[str, list[Row[Any]]] = {}
         for row in rows:
-            of.setdefault(row.channel, []).append(row)
-        for name, mine in of.items():
+            by_channel.setdefault(row.channel, []).append(row)
+        for name, queue in by_channel.items():
             channel = self.channels.get(name)
-            most = channel.most if channel else 1
-            yield from (mine[at : at + most] for at in range(0, len(mine), most))
+            size = channel.most if channel else 1
+            yield from (queue[begin : begin + size] for begin in range(0, len(queue), size))
 
     def _deliver(self, rows: Sequence[Row[Any]]) -> None:
         try:
             errors = self._attempt(rows)
             now = time.time_ns()
-            stateful = self._holds(rows[0].channel)
+            stateful = self._is_stateful(rows[0].channel)
             with self.store.writing() as connection:
                 for row, error in zip(rows, errors, strict=True):
                     outbox.settle(connection, row, outcome(row, error, now, stateful=stateful))
         except Exception:  # the lease of the rows ends and they are retried
-            log.exception("%d deliveries to %s could not be noted", len(rows), rows[0].channel)
+            log.exception("%d deliveries to %s could not be recorded", len(rows), rows[0].channel)
 
-    def _holds(self, name: str) -> bool:
+    def _is_stateful(self, name: str) -> bool:
         channel = self.channels.get(name)
         return channel is not None and channel.stateful
 
@@ -95,13 +95,13 @@ class Outbox:
         """Sends rows to their channel. Returns the error of each row, or None."""
         channel = self.channels.get(rows[0].channel)
         if channel is None:
-            said = f"channel {rows[0].channel} is not configured here; set it as when the incident opened"
-            return [said] * len(rows)
+            name = rows[0].channel
+            return [f"channel {name} is not configured here; configure it as when the incident opened"] * len(rows)
         error = self._send(channel, rows)
         for row in rows:
             if error is not None or row.state == "pending":  # repetitions of an alert are not logged
-                of = {"channel": channel.name, "incident": row.incident, "kind": row.kind}
-                activity_log.done(f"notification.{'failed' if error else 'sent'}", **of, attempt=row.attempts + 1)
+                values = {"channel": channel.name, "incident": row.incident, "kind": row.kind}
+                activity_log.done(f"notification.{'failed' if error else 'sent'}", **values, attempt=row.attempts + 1)
         if isinstance(error, RefusedError) and len(rows) > 1:  # one of the messages may be invalid
             return [error_text(self._send(channel, [row])) for row in rows]
         return [error_text(error)] * len(rows)
@@ -112,10 +112,8 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - any error of a service's client is retried
             self_metrics.deliveries.labels(channel.name, "failed").inc(len(rows))
             first, more = rows[0], f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-            tried = first.attempts + 1
-            log.warning(
-                "%s could not be told about %s%s (%d times): %s", channel.name, first.incident, more, tried, error
-            )
+            attempt = first.attempts + 1
+            log.warning("%s: attempt %d for %s%s failed: %s", channel.name, attempt, first.incident, more, error)
             return error
         self_metrics.deliveries.labels(channel.name, "sent").inc(len(rows))
         return None

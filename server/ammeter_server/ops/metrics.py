@@ -76,7 +76,7 @@ def read_own_metrics(context: ContextDep, request: Request, accept: Accept = "")
         shown.add("ammeter_collector_storage_bytes", query.storage_bytes(connection))
         shown.add("ammeter_collector_outbox_pending", outbox.pending(connection))
         judged = query.judged_last(connection)
-    last_round: int = request.app.state.judge.looked
+    last_round: int = request.app.state.judge_worker.judge.last_round
     waited = time.time_ns() - (last_round if judged is None else min(last_round, judged))
     shown.add("ammeter_collector_judge_lag_seconds", max(0, waited) / 1e9)
     shown.add("ammeter_collector_ingest_waiting", request.app.state.intake.waiting)
@@ -84,7 +84,7 @@ def read_own_metrics(context: ContextDep, request: Request, accept: Accept = "")
     _add_connections(shown, context.store.connections())
     _add_disk(shown, context.settings.database_url)
     encode, content_type = _encoder_for(accept)
-    own = text([shown.told], content_type.startswith(OPEN))
+    own = text([shown.samples], content_type.startswith(OPEN))
     return _answer([*own, encode(self_metrics.REGISTRY)], content_type)
 
 

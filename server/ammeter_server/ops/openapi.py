@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 
 from ammeter_server.auth import callers
-from ammeter_server.http.etags import UNTAGGED
+from ammeter_server.http.etags import UNTAGGED_PATHS
 from ammeter_server.http.problems import CONTENT_TYPE
 
 router = APIRouter(include_in_schema=False)
@@ -85,7 +85,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         if status != "422" or "Validation" not in response["description"]:
             responses[status] = PROBLEM_RESPONSE | {"description": response["description"]}
     responses["default"] = PROBLEM_RESPONSE
-    if method == "get" and not path.startswith(UNTAGGED):
+    if method == "get" and not path.startswith(UNTAGGED_PATHS):
         responses["304"] = {"description": "The response that If-None-Match names is still current"}
         operation.setdefault("parameters", []).append(IF_NONE_MATCH)
     if not path.startswith(PUBLIC_PATHS):

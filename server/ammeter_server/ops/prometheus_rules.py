@@ -16,7 +16,7 @@ from ammeter.verdicts import ALL
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter_server.config.links import Links
 from ammeter_server.context import ContextDep
-from ammeter_server.incidents.wording import alert_name
+from ammeter_server.incidents.runbook_text import alert_name
 from ammeter_server.prometheus import slo
 from ammeter_server.prometheus.rule_types import Alert
 from ammeter_server.prometheus.slo import Objective

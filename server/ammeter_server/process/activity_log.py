@@ -23,22 +23,22 @@ _done, _refused = logging.getLogger(DONE), logging.getLogger(REFUSED)
 _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 
 
-def done(what: str, **values: object) -> None:
+def done(action: str, **values: object) -> None:
     """Logs an action. Values that are None are omitted."""
-    _done.info("%s%s", what, _said(values))
+    _done.info("%s%s", action, _pairs(values))
 
 
-def refused(what: str, why: str, **values: object) -> None:
+def refused(action: str, reason: str, **values: object) -> None:
     """Logs a refused request.
 
     Args:
-        why: A value from a small set, such as a limit or a status. The log has one line a minute per value, with the
+        reason: A value from a small set, such as a limit or a status. The log has one line a minute per value, with the
             number of suppressed ones.
     """
-    _refused.info(f"{what} {why}%s", _said(values))
+    _refused.info(f"{action} {reason}%s", _pairs(values))
 
 
-def _said(values: dict[str, object]) -> str:
+def _pairs(values: dict[str, object]) -> str:
     return "".join(f" {name}={_value(str(value))}" for name, value in values.items() if value is not None)
 
 

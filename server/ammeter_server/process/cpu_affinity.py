@@ -17,16 +17,16 @@ from pathlib import Path
 
 TASKS = Path("/proc/self/task")
 
-PAUSE = 10.0
-"""Seconds between placements: another process may have started on the core."""
+PLACEMENT_SECONDS = 10.0
+"""Between placements: another process may have started on the core."""
 
-FREE = 0.05
-"""Seconds without affinity, in which the system moves the threads to a free core."""
+FREE_SECONDS = 0.05
+"""Without affinity, in which the system moves the threads to a free core."""
 
 _allowed: frozenset[int] = frozenset()
 
 
-def stay() -> None:
+def keep_on_one_core() -> None:
     """Starts to keep all threads together.
 
     Has no effect without system support or with one core.
@@ -38,7 +38,7 @@ def stay() -> None:
 
 
 @contextmanager
-def anywhere() -> Iterator[None]:
+def any_core() -> Iterator[None]:
     """Child processes that this thread starts inside the block have no affinity."""
     if not _allowed:
         yield
@@ -53,13 +53,13 @@ def anywhere() -> Iterator[None]:
 
 def _keep() -> None:
     while True:
-        _put(_allowed)
-        time.sleep(FREE)
-        _put({_core()})
-        time.sleep(PAUSE)
+        _set_affinity(_allowed)
+        time.sleep(FREE_SECONDS)
+        _set_affinity({_core()})
+        time.sleep(PLACEMENT_SECONDS)
 
 
-def _put(cores: Collection[int]) -> None:
+def _set_affinity(cores: Collection[int]) -> None:
     for task in os.listdir(TASKS):
         with suppress(OSError):  # the thread has ended, or the cores are no longer available
             os.sched_setaffinity(int(task), cores)
@@ -70,5 +70,5 @@ def _core() -> int:
 
     It is field 39 of proc_pid_stat(5); field 3 is the first after the process name.
     """
-    said = (TASKS / str(os.getpid()) / "stat").read_text()
-    return int(said.rpartition(")")[2].split()[39 - 3])
+    stat = (TASKS / str(os.getpid()) / "stat").read_text()
+    return int(stat.rpartition(")")[2].split()[39 - 3])

@@ -16,12 +16,12 @@ from ammeter_server.process.activity_log import DONE, REFUSED
 _redactor = Redactor(remembers=False)
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SET_IN = "\n    | "
+INDENTATION = "\n    | "
 
-STRANGERS = "uvicorn.error"
-STRANGE = (STRANGERS, REFUSED)
-PATIENT = ("ammeter_server.judging.worker", "ammeter_server.maintenance.worker")
-"""Loggers that warn of database trouble and retry within a second."""
+HTTP_SERVER = "uvicorn.error"
+WORKERS = "ammeter_server.worker"
+THROTTLED = (HTTP_SERVER, REFUSED, WORKERS)
+"""Loggers of invalid requests, of refusals, and of database trouble, after which workers retry within a second."""
 
 THROTTLE_SECONDS = 60.0
 """Seconds between two lines with the same text. It applies to invalid requests, which clients can send without end, and
@@ -40,10 +40,10 @@ class OneLine(logging.Formatter):
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
         lines = _redactor.text(super().formatException(ei)).splitlines()  # type: ignore[arg-type]
-        return "    | " + SET_IN.join(map(printable.escaped, lines))
+        return "    | " + INDENTATION.join(map(printable.escaped, lines))
 
 
-class Ours(logging.Filter):
+class WithoutApprise(logging.Filter):
     """Drops Apprise's own records, which may contain tokens of URLs; the outbox logs each delivery."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -62,23 +62,24 @@ class LogThrottle(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._told: dict[str, tuple[float, int]] = {}
+        self._lines: dict[str, tuple[float, int]] = {}
+        """By text: when it was last logged, and the number of suppressed lines since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name not in (*STRANGE, *PATIENT) or record.levelno > logging.WARNING:
+        if record.name not in THROTTLED or record.levelno > logging.WARNING:
             return True
-        words = record.msg if record.name in STRANGE else record.getMessage()  # clients may choose the other parts
-        at, more = self._told.get(words, (-THROTTLE_SECONDS, 0))
-        if self._clock() - at < THROTTLE_SECONDS:
-            self._told[words] = at, more + 1
+        text = record.getMessage() if record.name == WORKERS else record.msg  # clients may choose the other parts
+        logged, suppressed = self._lines.get(text, (-THROTTLE_SECONDS, 0))
+        if self._clock() - logged < THROTTLE_SECONDS:
+            self._lines[text] = logged, suppressed + 1
             return False
-        self._told[words] = self._clock(), 0
-        if more:
-            record.msg = f"{record.msg} ({more} more since the last such line)"
+        self._lines[text] = self._clock(), 0
+        if suppressed:
+            record.msg = f"{record.msg} ({suppressed} more since the last such line)"
         return True
 
 
-def tell_where_it_stands_when_asked() -> None:
+def dump_stacks_on_signal() -> None:
     """Registers SIGUSR1, which writes the stack of every thread to standard error.
 
     It works even if all threads wait for a lock or the database.
@@ -90,7 +91,7 @@ def write_to_standard_error() -> None:
     """Logs actions, refusals and all warnings to standard error, including uvicorn's."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
-    handler.addFilter(Ours())
+    handler.addFilter(WithoutApprise())
     handler.addFilter(LogThrottle())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -36,7 +36,7 @@ ingest_seconds = Histogram(
 limited = Counter("ammeter_collector_limited", "Requests refused by a limit, by its name", ["limit"], registry=REGISTRY)
 lost_records = Counter(
     "ammeter_collector_lost_records",
-    "Steps and events that runs said are lost, by reason; 1 for a gap of unknown size",
+    "Steps and events that runs reported as lost, by reason; 1 for a gap of unknown size",
     ["reason"],
     registry=REGISTRY,
 )
@@ -58,7 +58,7 @@ for _verdict in ALL:
     verdict_faults.labels(_verdict.id)
 
 
-def lose(reason: str, records: int) -> None:
+def count_lost(reason: str, records: int) -> None:
     """Counts lost records of a run.
 
     Unknown reasons are counted as `_other`, because clients choose them.

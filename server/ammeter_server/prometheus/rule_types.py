@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ammeter_server.config.links import Links
-from ammeter_server.incidents.runbook_text import first_steps
-from ammeter_server.incidents.wording import alert_name
+from ammeter_server.incidents.runbook_text import alert_name, first_steps
 
 
 @dataclass(frozen=True)

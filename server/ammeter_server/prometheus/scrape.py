@@ -16,9 +16,9 @@ from ammeter_server.db.queries import metrics as query
 from ammeter_server.prometheus.exposition import Exposition, RunSamples, text
 from ammeter_server.prometheus.samples import add_fleet, add_incidents, add_run
 
-COUNTERS_STAY = 5 * 60 * 10**9
-INFO_STAYS = 3600 * 10**9
-"""Nanoseconds for which a finished run's numbers, and its description, stay on /metrics: long enough for the last
+COUNTERS_STAY_NS = 5 * 60 * 10**9
+INFO_STAYS_NS = 3600 * 10**9
+"""For which a finished run's numbers, and its description, stay on /metrics: long enough for the last
 scrapes to see the final numbers."""
 
 
@@ -27,7 +27,7 @@ class _Run(NamedTuple):
 
     started: int
     id: str
-    told: RunSamples
+    samples: RunSamples
 
 
 class Scrape:
@@ -36,7 +36,7 @@ class Scrape:
     def __init__(self, store: Store, prices: Prices = ()) -> None:
         self._store = store
         self._prices = prices
-        self._over: dict[tuple[Any, ...], _Run] = {}
+        self._finished: dict[tuple[Any, ...], _Run] = {}
 
     def text(self, now: int, is_open: bool) -> Iterator[bytes]:
         """Yields the text in pieces, without OpenMetrics' end line.
@@ -46,32 +46,33 @@ class Scrape:
         with self._store.reading() as connection:
             query.snapshot(connection)
             live = query.live(connection)
-            self._over = self._those_over(connection, now)
-            incidents = query.incidents_since(connection, now - COUNTERS_STAY)
+            self._finished = self._finished_runs(connection, now)
+            incidents = query.incidents_since(connection, now - COUNTERS_STAY_NS)
             totals = query.fleet(connection)
-        going = [self._told(run, streams, now) for run, streams in live]
-        of_all = Exposition()
-        add_incidents(of_all, incidents)
-        add_fleet(of_all, totals)
-        several = sorted(chain(going, self._over.values()), key=lambda run: (run.started, run.id))
-        yield from text([*(run.told for run in several), of_all.told], is_open)
+        running = [self._render(run, streams, now) for run, streams in live]
+        fleet = Exposition()
+        add_incidents(fleet, incidents)
+        add_fleet(fleet, totals)
+        runs = sorted(chain(running, self._finished.values()), key=lambda run: (run.started, run.id))
+        yield from text([*(run.samples for run in runs), fleet.samples], is_open)
 
-    def _those_over(self, connection: Connection, now: int) -> dict[tuple[Any, ...], _Run]:
+    def _finished_runs(self, connection: Connection, now: int) -> dict[tuple[Any, ...], _Run]:
         """The text of runs that ended recently.
 
         The key is the mark of the run's rows and whether the run's counters have expired.
         """
-        found = {
-            run: (ended < now - COUNTERS_STAY, mark) for run, ended, mark in query.marks(connection, now - INFO_STAYS)
+        keys = {
+            run: (ended < now - COUNTERS_STAY_NS, mark)
+            for run, ended, mark in query.marks(connection, now - INFO_STAYS_NS)
         }
-        missing = [run for run, mark in found.items() if mark not in self._over]
+        missing = [run for run, key in keys.items() if key not in self._finished]
         new = {
-            found[run.id]: self._told(run, streams, now, only_what=found[run.id][0])
+            keys[run.id]: self._render(run, streams, now, info_only=keys[run.id][0])
             for run, streams in query.with_ids(connection, missing)
         }
-        return {mark: self._over.get(mark) or new[mark] for mark in found.values()}
+        return {key: self._finished.get(key) or new[key] for key in keys.values()}
 
-    def _told(self, run: Any, streams: Any, now: int, *, only_what: bool = False) -> _Run:
-        shown = Exposition()
-        add_run(shown, run, streams, now, only_what=only_what, prices=self._prices)
-        return _Run(run.started, run.id, shown.told)
+    def _render(self, run: Any, streams: Any, now: int, *, info_only: bool = False) -> _Run:
+        exposition = Exposition()
+        add_run(exposition, run, streams, now, info_only=info_only, prices=self._prices)
+        return _Run(run.started, run.id, exposition.samples)

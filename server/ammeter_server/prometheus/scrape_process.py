@@ -37,7 +37,7 @@ NICE = 5
 MAX_FRAME_BYTES = 256 * 2**10
 """Maximum bytes of one frame."""
 
-TEXT, OVER, AWAY, FAULT = b"t", b".", b"a", b"e"
+TEXT, END, UNAVAILABLE, FAULT = b"t", b".", b"a", b"e"
 """Kinds of frames: text, end of the response, reason why the database cannot be read now, traceback."""
 
 HEAD = struct.Struct(">cI")
@@ -54,10 +54,10 @@ class ScrapeProcess:
     """The collector's end of the child process; one scrape at a time."""
 
     def __init__(self, database_url: str, prices: Prices = ()) -> None:
-        self._told = {"database_url": database_url, "prices": prices}
+        self._setup = {"database_url": database_url, "prices": prices}
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = CapacityLimiter(1)  # a thread of its own, so that readers do not wait for scrapes
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._stopped = False
 
     async def text(self, is_open: bool) -> list[bytes]:
@@ -78,22 +78,22 @@ class ScrapeProcess:
         process = self._process
         if process is not None:
             process.kill()
-        with self._turn:
+        with self._lock:
             self._end()
 
     def _text(self, is_open: bool) -> list[bytes]:
-        with self._turn:
+        with self._lock:
             try:
-                return self._asked(is_open)
+                return self._request(is_open)
             except (EOFError, BrokenPipeError):
                 self._end()
             try:
-                return self._asked(is_open)
+                return self._request(is_open)
             except (EOFError, BrokenPipeError) as error:
                 self._end()
-                raise ScrapeError("the process that does scrapes ended twice; the lines above say why") from error
+                raise ScrapeError("the child process of scrapes ended twice; the log has its last lines") from error
 
-    def _asked(self, is_open: bool) -> list[bytes]:
+    def _request(self, is_open: bool) -> list[bytes]:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -102,26 +102,26 @@ class ScrapeProcess:
         pieces, until = list[bytes](), time.monotonic() + SCRAPE_TIMEOUT_SECONDS
         while True:
             kind, size = HEAD.unpack(self._read(process.stdout.fileno(), HEAD.size, until))
-            said = self._read(process.stdout.fileno(), size, until)
+            content = self._read(process.stdout.fileno(), size, until)
             if kind == TEXT:
-                pieces.append(said)
-            elif kind == OVER:
+                pieces.append(content)
+            elif kind == END:
                 return pieces
-            elif kind == AWAY:
-                raise StoreAwayError(said.decode())
+            elif kind == UNAVAILABLE:
+                raise StoreAwayError(content.decode())
             else:
-                raise ScrapeError(said.decode())
+                raise ScrapeError(content.decode())
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._stopped:
-            raise ScrapeError("the collector is about to end")
+            raise ScrapeError("the collector is stopping")
         command = [sys.executable, "-P", "-c", PROGRAM, *sys.path]
         pipe = subprocess.PIPE  # a session of its own: Ctrl-C in a terminal reaches only the collector
-        with cpu_affinity.anywhere():
+        with cpu_affinity.any_core():
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
         self._process = process
         assert process.stdin is not None
-        process.stdin.write(json.dumps(self._told).encode() + b"\n")  # not as arguments, which other users can see
+        process.stdin.write(json.dumps(self._setup).encode() + b"\n")  # not as arguments, which other users can see
         return process
 
     def _read(self, pipe: int, size: int, until: float) -> bytes:
@@ -131,17 +131,17 @@ class ScrapeProcess:
             EOFError: The process has ended.
             ScrapeError: `until` has passed.
         """
-        got, look = bytearray(), select.poll()
-        look.register(pipe, select.POLLIN)
-        while len(got) < size:
-            if not look.poll(1000 * max(0.0, until - time.monotonic())):
+        content, poll = bytearray(), select.poll()
+        poll.register(pipe, select.POLLIN)
+        while len(content) < size:
+            if not poll.poll(1000 * max(0.0, until - time.monotonic())):
                 self._end()
-                raise ScrapeError(f"the scrape took more than {SCRAPE_TIMEOUT_SECONDS:.0f} s, and was given up")
-            more = os.read(pipe, size - len(got))
-            if not more:
+                raise ScrapeError(f"the scrape took more than {SCRAPE_TIMEOUT_SECONDS:.0f} s and was cancelled")
+            part = os.read(pipe, size - len(content))
+            if not part:
                 raise EOFError
-            got += more
-        return bytes(got)
+            content += part
+        return bytes(content)
 
     def _end(self) -> None:
         """Kills the process, which has no state to save.
@@ -157,13 +157,13 @@ class ScrapeProcess:
 def main() -> None:
     """Entry point of the child process: serves requests until standard input closes."""
     os.nice(NICE)
-    asked = sys.stdin.buffer
-    told = json.loads(asked.readline())
-    scrape = Scrape(connect(told["database_url"]), told["prices"])
+    requests = sys.stdin.buffer
+    setup = json.loads(requests.readline())
+    scrape = Scrape(connect(setup["database_url"]), setup["prices"])
     gc.collect()
     gc.freeze()
     gc.disable()
-    for line in asked:
+    for line in requests:
         try:
             _answer(scrape, is_open=json.loads(line)["open"])
         except BrokenPipeError:  # the collector has ended
@@ -174,20 +174,20 @@ def main() -> None:
 def _answer(scrape: Scrape, *, is_open: bool) -> None:
     try:
         for text in scrape.text(time.time_ns(), is_open):
-            whole = memoryview(text)
-            for begin in range(0, len(whole), MAX_FRAME_BYTES):
-                _write(TEXT, whole[begin : begin + MAX_FRAME_BYTES])
+            content = memoryview(text)
+            for begin in range(0, len(content), MAX_FRAME_BYTES):
+                _write(TEXT, content[begin : begin + MAX_FRAME_BYTES])
     except BrokenPipeError:
         raise
     except (StoreAwayError, StoreFullError) as error:
-        _write(AWAY, str(error).encode())
-    except Exception:  # noqa: BLE001 - told where somebody reads it; the next scrape may do better
+        _write(UNAVAILABLE, str(error).encode())
+    except Exception:  # noqa: BLE001 - the collector logs it; the next scrape may succeed
         _write(FAULT, traceback.format_exc().encode())
     else:
-        _write(OVER)
+        _write(END)
 
 
-def _write(kind: bytes, said: bytes | memoryview = b"") -> None:
-    left = memoryview(HEAD.pack(kind, len(said)) + said)
-    while left:
-        left = left[os.write(1, left) :]
+def _write(kind: bytes, content: bytes | memoryview = b"") -> None:
+    rest = memoryview(HEAD.pack(kind, len(content)) + content)
+    while rest:
+        rest = rest[os.write(1, rest) :]

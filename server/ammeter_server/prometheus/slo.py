@@ -21,12 +21,12 @@ PAGE_BURN = 2
 services with thousands of requests a second. With a hundred runs in a month, the minimum counts below replace its
 higher factor. An objective of one half or less cannot burn as fast; settings.py refuses it."""
 
-LEAST_RUNS = 5
+MIN_FAILED_RUNS = 5
 """Minimum number of failed runs in the long window before an alert; a single broken run has its own incident. Of 20
 runs that meet 95 %, five or more fail in one case of 400 (binomial). Five failures therefore have a common cause, or
 bad luck of a rare kind."""
 
-LEAST_STEPS = 1000
+MIN_SKIPPED_STEPS = 1000
 """Minimum number of skipped steps in the long window before an alert. A scaler that starts at 65536 skips at most 16
 steps on its way down to 1, and then one in 2000. A thousand are sixty such starts within hours, or a run that applies
 nothing."""
@@ -40,9 +40,9 @@ class Objective:
         share: The share of the subject that has to be good, above 0 and below 1.
         good: The good outcome.
         bad: The name of all other outcomes in the rules.
-        least: Minimum bad count in the long window before an alert.
+        min_bad: Minimum bad count in the long window before an alert.
         verb: Describes the bad outcome in alert texts.
-        look: Instruction for a person in alert texts.
+        remedy: Instruction for a person in alert texts.
         of: The counted outcomes; empty for all.
         called: Name, if another objective has the same subject.
         pages: Whether it has a page in addition to the ticket.
@@ -52,9 +52,9 @@ class Objective:
     share: float
     good: str
     bad: str
-    least: int
+    min_bad: int
     verb: str
-    look: str
+    remedy: str
     of: tuple[str, ...] = ()
     called: str = ""
     pages: bool = True
@@ -82,22 +82,30 @@ def objectives(
     time: float = Settings.objective_time,
 ) -> tuple[Objective, ...]:
     """All objectives, with the shares of the collector's settings."""
-    look = "First step: find these runs on the web page or at /api/v1/runs, and compare their incidents"
+    remedy = "First step: find these runs on the web page or at /api/v1/runs, and compare their incidents"
     return (
-        Objective("runs", runs, "ended", "failed", LEAST_RUNS, "failed or were lost", look),
-        Objective("steps", steps, "applied", "skipped", LEAST_STEPS, "were skipped", look),
+        Objective("runs", runs, "ended", "failed", MIN_FAILED_RUNS, "failed or were lost", remedy),
+        Objective("steps", steps, "applied", "skipped", MIN_SKIPPED_STEPS, "were skipped", remedy),
         Objective(
-            *("runs", finite, "ended", "diverged", LEAST_RUNS, "ended with non-finite numbers", look),
+            *("runs", finite, "ended", "diverged", MIN_FAILED_RUNS, "ended with non-finite numbers", remedy),
             of=("ended", "diverged"),
             called="divergence",
         ),
         Objective(
-            *("validations", validation, "held", "drifted", LEAST_RUNS, "were worse than the limit allows", look),
+            *(
+                "validations",
+                validation,
+                "held",
+                "drifted",
+                MIN_FAILED_RUNS,
+                "were worse than the limit allows",
+                remedy,
+            ),
             called="validation",
             pages=False,
         ),
         Objective(
-            *("times", time, "expected", "late", LEAST_RUNS, "were longer than expected", look),
+            *("times", time, "expected", "late", MIN_FAILED_RUNS, "were longer than expected", remedy),
             called="time",
             pages=False,
         ),
@@ -112,28 +120,28 @@ def recordings(objective: Objective) -> list[Recording]:
     They use only the fleet's counters. Counters of a run appear and disappear with it, and the count at the first
     scrape would not be an increase.
     """
-    found = []
+    rules = []
     for window in ("30m", "6h", "3d"):
-        whole = f'{{outcome=~"{"|".join(objective.of)}"}}' if objective.of else ""
+        counted = f'{{outcome=~"{"|".join(objective.of)}"}}' if objective.of else ""
         others = f'outcome!="{objective.good}"'
-        bad = _increase(objective, window, f"{whole[:-1]},{others}}}" if whole else f"{{{others}}}")
-        share = f"{bad} / {_increase(objective, window, whole)}"
-        found.append(Recording(f"{objective.recorded}:ratio_increase{window}", share))
+        bad = _increase(objective, window, f"{counted[:-1]},{others}}}" if counted else f"{{{others}}}")
+        share = f"{bad} / {_increase(objective, window, counted)}"
+        rules.append(Recording(f"{objective.recorded}:ratio_increase{window}", share))
         if window != "30m":
-            found.append(Recording(f"{objective.recorded}:increase{window}", bad))
-    return found
+            rules.append(Recording(f"{objective.recorded}:increase{window}", bad))
+    return rules
 
 
 def alerts(objective: Objective) -> list[Alert]:
     """A ticket for a miss over days; before it a page, if the objective pages."""
-    found = [
+    rules = [
         Alert(
             id=f"{objective.subject}-{objective.bad}",
             expr=_burning(objective, PAGE_BURN, "6h", "30m"),
             severity="page",
             summary=_summary(objective, "six hours"),
             description=f"{_room(objective)}; more than {PAGE_BURN} times as many {objective.verb}, also in the last "
-            f"thirty minutes. {objective.look}.",
+            f"thirty minutes. {objective.remedy}.",
             labels={"objective": objective.name},
         ),
         Alert(
@@ -142,11 +150,11 @@ def alerts(objective: Objective) -> list[Alert]:
             severity="ticket",
             summary=_summary(objective, "three days"),
             description=f"{_room(objective)}; more {objective.verb}, also in the last six hours. It can wait for the "
-            f"morning. {objective.look}.",
+            f"morning. {objective.remedy}.",
             labels={"objective": objective.name},
         ),
     ]
-    return found if objective.pages else found[1:]
+    return rules if objective.pages else rules[1:]
 
 
 def _increase(objective: Objective, window: str, of: str = "") -> str:
@@ -157,7 +165,7 @@ def _increase(objective: Objective, window: str, of: str = "") -> str:
 
 def _burning(objective: Objective, burn: int, long: str, short: str) -> str:
     ratio, limit = f"{objective.recorded}:ratio_increase", f"{round(burn * objective.allowed, 12):g}"
-    many = f"{objective.recorded}:increase{long} >= {objective.least}"
+    many = f"{objective.recorded}:increase{long} >= {objective.min_bad}"
     return f"{ratio}{long} > {limit} and {ratio}{short} > {limit} and {many}"
 
 

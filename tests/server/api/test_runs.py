@@ -136,7 +136,7 @@ def without_times(text: str) -> str:
     ("asked", "said"),
     [
         ({"page_token": "nonsense"}, "page_token is 'nonsense'"),
-        ({"page_token": "WzEsMl0"}, "which this list never gave"),
+        ({"page_token": "WzEsMl0"}, "which this list did not return"),
         ({"page_size": 0}, "query.page_size is '0'"),
         ({"page_size": 5000}, "less than or equal to 1000"),
         ({"state": "sleeping"}, "'running', 'ended' or 'lost'"),
@@ -153,4 +153,4 @@ def test_a_question_that_cannot_be_is_a_problem_that_names_value_and_remedy(
 def test_a_run_that_nobody_reported_is_a_404_that_says_where_to_look(client: httpx.Client) -> None:
     answer = client.get(f"{API}/nothing")
     assert 404 == answer.status_code
-    assert "there is no run 'nothing'; GET /api/v1/runs lists those there are" == answer.json()["detail"]
+    assert "there is no run 'nothing'; GET /api/v1/runs lists all runs" == answer.json()["detail"]

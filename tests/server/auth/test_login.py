@@ -108,12 +108,12 @@ def test_a_form_of_another_site_signs_nobody_in(client: httpx.Client, store: Sto
 
 
 def test_a_token_that_signs_in_in_a_loop_fills_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "BURST", 2.0)
-    monkeypatch.setattr(login, "A_SECOND", 0.0)
+    monkeypatch.setattr(login, "BURST_SIGN_INS", 2.0)
+    monkeypatch.setattr(login, "SIGN_INS_PER_SECOND", 0.0)
     with guarded(tmp_path) as place:
         token, other = (tokens.create(place.store, name, ("read",)) for name in ("page", "other"))
         answers = [sign_in(place.client, token) for _ in range(4)]
-        assert [204, 204, 429, 429] == [each.status_code for each in answers]
+        assert [204, 204, 429, 429] == [answer.status_code for answer in answers]
         assert "sign-ins" == answers[-1].json()["limit"]
         assert 204 == sign_in(place.client, other).status_code
         with place.store.reading() as connection:

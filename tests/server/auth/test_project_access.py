@@ -83,8 +83,8 @@ def test_another_projects_run_is_no_baseline(two: Two) -> None:
 
 @pytest.mark.parametrize("path", ["/api/v1/runs", "/api/v1/incidents"])
 def test_lists_hold_the_projects_own(two: Two, path: str) -> None:
-    assert {"ours"} == {each["project"] for each in two.get(path, "ours").json()["items"]}
-    assert {"ours", "theirs"} == {each["project"] for each in two.get(path, "all").json()["items"]}
+    assert {"ours"} == {item["project"] for item in two.get(path, "ours").json()["items"]}
+    assert {"ours", "theirs"} == {item["project"] for item in two.get(path, "all").json()["items"]}
     assert "theirs" not in two.get(f"{path}?project=ours", "ours").text
     assert 404 == two.get(f"{path}?project=theirs", "ours").status_code
 
@@ -107,7 +107,7 @@ def test_a_session_reaches_what_its_token_does(two: Two) -> None:
     with httpx.Client(base_url=two.client.base_url) as browser:
         assert 204 == browser.post("/api/v1/session", json={"token": two.tokens["ours"]}).status_code
         assert 404 == browser.get(f"/api/v1/runs/{two.runs['theirs']}").status_code
-        assert [two.runs["ours"]] == [each["id"] for each in browser.get("/api/v1/runs").json()["items"]]
+        assert [two.runs["ours"]] == [run["id"] for run in browser.get("/api/v1/runs").json()["items"]]
 
 
 def test_another_projects_run_is_neither_appended_to_nor_told_of(two: Two) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ammeter_server.auth import reader_limits, tokens
 from ammeter_server.auth.callers import COOKIE
-from ammeter_server.auth.reader_limits import THREADS, THREADS_PER_READER, WAITING, Readers
+from ammeter_server.auth.reader_limits import MAX_WAITING, THREADS, THREADS_PER_READER, ReaderLimits
 from ammeter_server.db.queries import audit
 from ammeter_server.http.limits import rate
 from tests.server.callers import bearer, guarded
@@ -64,7 +64,7 @@ async def settled(true: Callable[[], bool]) -> None:
 def test_of_one_reader_so_many_questions_are_answered_at_once_and_another_is_answered_meanwhile() -> None:
     async def story() -> None:
         slow = Slow()
-        of = Readers(slow)
+        of = ReaderLimits(slow)
         first = [asks(of, f"/{number}", "one") for number in range(10)]
         await settled(lambda: len(slow.asked) > THREADS_PER_READER)
         assert ["/0", "/1", "/2"] == slow.asked[:THREADS_PER_READER] == slow.asked
@@ -81,12 +81,12 @@ def test_of_one_reader_so_many_questions_are_answered_at_once_and_another_is_ans
 def test_a_reader_who_does_not_wait_for_answers_is_refused() -> None:
     async def story() -> None:
         slow = Slow()
-        of = Readers(slow)
-        many = [asks(of, "/", "one") for _ in range(WAITING)]
+        of = ReaderLimits(slow)
+        many = [asks(of, "/", "one") for _ in range(MAX_WAITING)]
         await settled(lambda: len(slow.asked) == THREADS_PER_READER)
         assert 429 == await asks(of, "/", "one")
         slow.go_on.set()
-        assert [200] * WAITING == await asyncio.gather(*many)
+        assert [200] * MAX_WAITING == await asyncio.gather(*many)
         assert 200 == await asks(of, "/", "one")
 
     asyncio.run(story())
@@ -99,12 +99,12 @@ def test_an_answer_that_goes_on_for_ever_keeps_no_other_from_its_turn() -> None:
             await asyncio.Event().wait()
 
     async def story() -> None:
-        of = Readers(endless)
-        open_ones = [asyncio.ensure_future(asks(of, "/endless", "one")) for _ in range(WAITING + 1)]
+        of = ReaderLimits(endless)
+        open_ones = [asyncio.ensure_future(asks(of, "/endless", "one")) for _ in range(MAX_WAITING + 1)]
         assert 200 == await asyncio.wait_for(asks(of, "/", "one"), 10)
         assert not of._readers
-        for each in open_ones:
-            each.cancel()
+        for request in open_ones:
+            request.cancel()
         await asyncio.gather(*open_ones, return_exceptions=True)
 
     asyncio.run(story())
@@ -113,7 +113,7 @@ def test_an_answer_that_goes_on_for_ever_keeps_no_other_from_its_turn() -> None:
 def test_a_question_that_is_taken_back_gives_its_turn_to_the_next() -> None:
     async def story() -> None:
         slow = Slow()
-        of = Readers(slow)
+        of = ReaderLimits(slow)
         first = [asyncio.ensure_future(asks(of, f"/{number}", "one")) for number in range(THREADS_PER_READER + 2)]
         await settled(lambda: len(slow.asked) == THREADS_PER_READER)
         first[0].cancel()
@@ -131,7 +131,7 @@ def test_a_question_that_is_taken_back_gives_its_turn_to_the_next() -> None:
 def test_what_is_free_is_answered_however_much_is_asked(method: str, path: str) -> None:
     async def story() -> None:
         slow = Slow()
-        of = Readers(slow, rate.Pace(0.0, 1.0))
+        of = ReaderLimits(slow, rate.RateLimiter(0.0, 1.0))
         slow.go_on.set()
         assert [200] * 5 == [await asks(of, path, "one", method) for _ in range(5)]
         assert [200, 429] == [await asks(of, "/", "one") for _ in range(2)]
@@ -142,12 +142,12 @@ def test_what_is_free_is_answered_however_much_is_asked(method: str, path: str) 
 def test_a_dashboard_that_asks_in_a_loop_is_told_to_wait_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_limits, "BURST", 3.0)
-    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST_REQUESTS", 3.0)
+    monkeypatch.setattr(reader_limits, "REQUESTS_PER_SECOND", 0.0)
     with guarded(tmp_path, token="f" * 40) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         answers = [place.client.get("/api/v1/runs", headers=bearer(loop)) for _ in range(5)]
-        assert [200, 200, 200, 429, 429] == [each.status_code for each in answers]
+        assert [200, 200, 200, 429, 429] == [answer.status_code for answer in answers]
         said = answers[-1]
         assert ("reads", "1") == (said.json()["limit"], said.headers["retry-after"])
         assert ("application/problem+json", "DENY") == (said.headers["content-type"], said.headers["x-frame-options"])
@@ -157,12 +157,12 @@ def test_a_dashboard_that_asks_in_a_loop_is_told_to_wait_and_no_other(
 
 
 def test_who_changes_things_in_a_loop_fills_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_limits, "CHANGES_BURST", 2.0)
-    monkeypatch.setattr(reader_limits, "CHANGES_A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST_CHANGES", 2.0)
+    monkeypatch.setattr(reader_limits, "CHANGES_PER_SECOND", 0.0)
     with guarded(tmp_path, token="f" * 40) as place:
         loop = bearer(tokens.create(place.store, "loop", ("read",)))
         answers = [place.client.post("/api/v1/incidents/no.such.1/silence", headers=loop) for _ in range(3)]
-        assert [404, 404, 429] == [each.status_code for each in answers]
+        assert [404, 404, 429] == [answer.status_code for answer in answers]
         assert "changes" == answers[-1].json()["limit"]
         assert 200 == place.client.get("/api/v1/runs", headers=loop).status_code
 
@@ -182,7 +182,7 @@ def test_frames_are_taken_while_every_thread_of_readers_is_busy(
         ingest = tokens.create(place.store, "trainer", ("ingest",))
         looking = [tokens.create(place.store, f"reader {number}", ("admin",)) for number in range(2 * THREADS)]
         with httpx.Client(base_url=place.client.base_url, timeout=30) as client:
-            asked = [pool.submit(client.get, "/api/v1/audit", headers=bearer(each)) for each in looking]
+            asked = [pool.submit(client.get, "/api/v1/audit", headers=bearer(reader)) for reader in looking]
             try:
                 wait_until(lambda: len(busy) == THREADS)
                 stream = Stream(place.client, headers=bearer(ingest))
@@ -192,29 +192,29 @@ def test_frames_are_taken_while_every_thread_of_readers_is_busy(
                 assert THREADS == len(busy)
             finally:
                 go_on.set()
-            assert {200} == {each.result().status_code for each in asked}
+            assert {200} == {answer.result().status_code for answer in asked}
 
 
 def spellings(token: str) -> list[dict[str, str]]:
     """Requests of one token that all are let in."""
     words = [f"Bearer {token}", f"bearer {token}", f"BEARER {token}", f"BeArEr {token}", f"Bearer   {token}"]
-    return [*({"Authorization": each} for each in words), {"AUTHORIZATION": f"bEARER {token}", "Cookie": "a=b"}]
+    return [*({"Authorization": word} for word in words), {"AUTHORIZATION": f"bEARER {token}", "Cookie": "a=b"}]
 
 
 def test_one_token_is_one_reader_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_limits, "BURST", 6.0)
-    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST_REQUESTS", 6.0)
+    monkeypatch.setattr(reader_limits, "REQUESTS_PER_SECOND", 0.0)
     with guarded(tmp_path) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         ways = spellings(loop)
-        assert [200] * 6 == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
-        assert [429] * 6 == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
+        assert [200] * 6 == [place.client.get("/api/v1/runs", headers=headers).status_code for headers in ways]
+        assert [429] * 6 == [place.client.get("/api/v1/runs", headers=headers).status_code for headers in ways]
         assert 200 == place.client.get("/api/v1/runs", headers=bearer(other)).status_code
 
 
 def test_a_token_and_all_its_sessions_are_one_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_limits, "BURST", 4.0)
-    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST_REQUESTS", 4.0)
+    monkeypatch.setattr(reader_limits, "REQUESTS_PER_SECOND", 0.0)
     with guarded(tmp_path) as place:
         loop, other = (tokens.create(place.store, name, ("read",)) for name in ("loop", "other"))
         cookies = []
@@ -222,18 +222,20 @@ def test_a_token_and_all_its_sessions_are_one_reader(tmp_path: Path, monkeypatch
             assert 204 == place.client.post("/api/v1/session", json={"token": loop}).status_code
             cookies.append({"Cookie": f"{COOKIE}={place.client.cookies[COOKIE]}"})
             place.client.cookies.clear()
-        asked = [place.client.get("/api/v1/runs", headers=each).status_code for each in (*cookies, bearer(loop))]
+        asked = [place.client.get("/api/v1/runs", headers=headers).status_code for headers in (*cookies, bearer(loop))]
         assert [200, 200, 200, 200, 429] == asked
         assert 429 == place.client.get("/api/v1/runs", headers={**cookies[0], "Authorization": "x"}).status_code
         assert 200 == place.client.get("/api/v1/runs", headers=bearer(other)).status_code
 
 
 def test_made_up_tokens_make_no_reader_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_limits, "BURST", 3.0)
-    monkeypatch.setattr(reader_limits, "A_SECOND", 0.0)
+    monkeypatch.setattr(reader_limits, "BURST_REQUESTS", 3.0)
+    monkeypatch.setattr(reader_limits, "REQUESTS_PER_SECOND", 0.0)
     with guarded(tmp_path) as place:
         ways = [bearer(f"made up {number}") for number in range(4)]
-        assert [200, 200, 200, 429] == [place.client.get("/api/v1/runs", headers=each).status_code for each in ways]
+        assert [200, 200, 200, 429] == [
+            place.client.get("/api/v1/runs", headers=headers).status_code for headers in ways
+        ]
         assert 429 == place.client.get("/api/v1/runs", headers={"Cookie": f"{COOKIE}=made-up"}).status_code
         right = tokens.create(place.store, "right", ("read",))
         assert 200 == place.client.get("/api/v1/runs", headers=bearer(right)).status_code
@@ -250,11 +252,11 @@ def test_six_spellings_of_a_token_keep_no_other_reader_waiting(tmp_path: Path, m
     with guarded(tmp_path) as place, ThreadPoolExecutor(24) as pool:
         loop, other = (tokens.create(place.store, name, ("admin",)) for name in ("loop", "other"))
         with httpx.Client(base_url=place.client.base_url, timeout=30) as client:
-            asked = [pool.submit(client.get, "/api/v1/audit", headers=each) for each in 4 * spellings(loop)]
+            asked = [pool.submit(client.get, "/api/v1/audit", headers=headers) for headers in 4 * spellings(loop)]
             try:
                 wait_until(
                     lambda: "ammeter" in place.client.get("/metrics/self", headers=bearer(other), timeout=5).text
                 )
             finally:
                 go_on.set()
-            assert {200} == {each.result().status_code for each in asked}
+            assert {200} == {answer.result().status_code for answer in asked}

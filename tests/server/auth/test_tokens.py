@@ -36,7 +36,7 @@ def known(store: Store, token: str) -> bool:
 
 def test_two_tokens_are_never_the_same_and_hold_256_bits(store: Store) -> None:
     made = {tokens.create(store, f"token {number}", ("read",)) for number in range(20)}
-    assert {43} == {len(each) for each in made}
+    assert {43} == {len(token) for token in made}
     assert 20 == len(made)
 
 
@@ -50,7 +50,7 @@ def test_a_name_that_would_mislead_is_refused(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("project", ["", "  ", "x" * 1025, "a\nb", "\u202eevil", "a\x00"])
 def test_a_project_that_is_none_makes_no_token_of_every_project(store: Store, project: str) -> None:
-    with pytest.raises(TokenError, match="leave it out for every project"):
+    with pytest.raises(TokenError, match="omit it for every project"):
         tokens.create(store, "trainers", ("ingest",), project)
     assert [] == list(tokens.listed(store))
 
@@ -89,13 +89,13 @@ def test_loading_a_token_file_twice_is_fine_and_is_noted_once(store: Store) -> N
         tokens.load_file(Settings(token=FILE_TOKEN), store)
     with store.reading() as connection:
         assert 1 == len(connection.execute(select(table)).all())
-        assert ["token.replaced"] == [each.action for each in audit.newest(connection, 10)]
+        assert ["token.replaced"] == [entry.action for entry in audit.newest(connection, 10)]
 
 
 def test_a_file_with_a_token_that_was_made_by_hand_takes_it_over(store: Store) -> None:
     token = tokens.create(store, "grafana", ("read",))
     tokens.load_file(Settings(token=token), store)
-    assert ["token file"] == [each.name for each in tokens.listed(store)]
+    assert ["token file"] == [token.name for token in tokens.listed(store)]
 
 
 def test_a_sessions_secret_and_a_tokens_are_never_the_same_row() -> None:

@@ -33,10 +33,10 @@ def test_quotes_keep_signs_that_would_end_a_word(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("severity=page", "line 2 does not begin with a URL"),
-        (f"{SECRET} level=page", "line 2 says 'level=page'; use severity=... and project=..., once each"),
-        (f"{SECRET} severity=page severity=ticket", "line 2 says 'severity=ticket'"),
-        (f"{SECRET} severity=loud", "line 2 says severity='loud'; use page, ticket, or leave it out"),
-        (f"{SECRET}?name=it's", "line 2: No closing quotation; put a URL with such signs between"),
+        (f"{SECRET} level=page", "line 2 contains 'level=page'; use severity=... and project=..., once each"),
+        (f"{SECRET} severity=page severity=ticket", "line 2 contains 'severity=ticket'"),
+        (f"{SECRET} severity=loud", "line 2 contains severity='loud'; use page or ticket, or omit it"),
+        (f"{SECRET}?name=it's", "line 2: No closing quotation; enclose a URL with quotes in"),
     ],
 )
 def test_a_line_that_cannot_be_is_named_by_its_number_and_never_by_its_url(
@@ -58,7 +58,7 @@ def test_a_line_that_cannot_be_is_named_by_its_number_and_never_by_its_url(
         (Channel("vision", print, projects=("vision-*", "maps")), [False, True, False]),
         (Channel("vision pages", print, projects=("vision-*",), severities=("page",)), [False, False, False]),
     ],
-    ids=lambda each: each.name if isinstance(each, Channel) else "",
+    ids=lambda value: value.name if isinstance(value, Channel) else "",
 )
 def test_a_channel_wants_what_its_line_says(channel: Channel, wanted: list[bool]) -> None:
     kinds = (("speech", "page"), ("vision-small", "ticket"), ("Vision-small", "ticket"))
@@ -83,8 +83,8 @@ def test_each_project_is_told_to_its_own_and_nobody_else(tmp_path: Path) -> None
                 stream.send()
             wait_until(lambda: speech.said and vision.said)
             wait_until(lambda: 3 <= len(client.get("/api/v1/incidents").json()["items"]))
-    assert {"of speech"} == {line for each in speech.said for line in words(each)}
-    assert {"of vision-small"} == {line for each in vision.said for line in words(each)}
+    assert {"of speech"} == {line for message in speech.said for line in words(message)}
+    assert {"of vision-small"} == {line for message in vision.said for line in words(message)}
 
 
 def words(said: dict[str, str]) -> list[str]:

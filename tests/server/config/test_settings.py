@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ammeter_server.config.settings import Settings, SettingsError, from_environment, split_urls
+from ammeter_server.config.settings import Settings, SettingsError, from_environment
+from ammeter_server.config.values import urls
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -111,5 +112,5 @@ def test_secrets_do_not_show_in_the_settings_text() -> None:
 
 
 def test_urls_are_split_at_commas_and_spaces() -> None:
-    assert ("a://x", "b://y?to=1,2", "c://z") == split_urls(" a://x,b://y?to=1,2   c://z, ")
-    assert () == split_urls(" , ")
+    assert ("a://x", "b://y?to=1,2", "c://z") == urls(" a://x,b://y?to=1,2   c://z, ")
+    assert () == urls(" , ")

@@ -25,7 +25,7 @@ from ammeter_server.db.queries import judge as judgements
 from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import metadata
 from ammeter_server.judging.judge import Judge
-from ammeter_server.maintenance.compaction import TOGETHER, compact
+from ammeter_server.maintenance.compaction import MIN_SMALL_BLOCKS, compact
 from tests.server.feeding import Stream, serving, train
 from tests.server.keeping import SCHEMA, Fed, database, numbers
 
@@ -54,7 +54,7 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "streams.silent": lambda c: streams.silent_streams(c, 1),
     "streams.still": lambda c: streams.stalled_streams(c, 1, 1),
     "streams.back": lambda c: streams.returned_streams(c, 1, "run-lost"),
-    "waiting.due": lambda c: compaction.due(c, 0, 1, TOGETHER),
+    "waiting.due": lambda c: compaction.due(c, 0, 1, MIN_SMALL_BLOCKS),
     "days.oldest": partitions.oldest,
     "sizes.by_table": sizes.by_table,
     "sizes.by_day": sizes.by_day,

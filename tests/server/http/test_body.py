@@ -7,7 +7,7 @@ import pytest
 from fastapi import Request
 
 from ammeter_server.http.limits import body as request_body
-from ammeter_server.http.limits.body import HeldBytes, body_of, read_body
+from ammeter_server.http.limits.body import BodyMemory, body_of, read_body
 from ammeter_server.http.problems import Problem
 
 Message = dict[str, object]
@@ -55,13 +55,13 @@ def test_one_byte_more_is_refused_with_the_limits_name(headers: dict[str, str]) 
 
 
 def test_a_byte_now_and_then_is_given_up_with_the_limits_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_body, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(request_body, "GRACE_SECONDS", 0.1)
     wrong = refused(request(for_ever), 10**9)
     assert (408, "slow", {"Connection": "close"}) == (wrong.status, wrong.members["limit"], wrong.headers)
 
 
 def test_a_byte_a_second_is_given_up_after_the_first_ten() -> None:
-    allowed = [request_body.FIRST_SECONDS + count / request_body.SLOWEST for count in range(60)]
+    allowed = [request_body.GRACE_SECONDS + count / request_body.MIN_BYTES_PER_SECOND for count in range(60)]
     assert 10 == next(second for second, until in enumerate(allowed) if second > until - 1)
 
 
@@ -71,18 +71,18 @@ def test_at_a_fair_pace_a_body_takes_longer_than_its_first_seconds(monkeypatch: 
             await asyncio.sleep(0.05)
             yield bytes(1000)
 
-    monkeypatch.setattr(request_body, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(request_body, "GRACE_SECONDS", 0.5)
     assert 20_000 == len(asyncio.run(read_body(request(fair), 10**9)))
 
 
 def test_no_pace_makes_a_body_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_body, "SLOWEST", 0.001)
+    monkeypatch.setattr(request_body, "MIN_BYTES_PER_SECOND", 0.001)
     monkeypatch.setattr(request_body, "MAX_BODY_SECONDS", 0.2)
     assert 408 == refused(request(for_ever), 10**9).status
 
 
 def test_what_all_bodies_hold_together_is_bounded_and_given_back() -> None:
-    held = HeldBytes(most=150)
+    held = BodyMemory(limit=150)
 
     async def two() -> tuple[int, int | None]:
         async with body_of(request(at_once), 1000, held):

@@ -104,10 +104,10 @@ LISTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Callable[[Place, in
 
 def handled(place: Place) -> None:
     """Somebody closes an incident, which is noted."""
-    for each in place.client.get("/api/v1/incidents", params={"state": "open,acknowledged", "page_size": 1}).json()[
+    for incident in place.client.get("/api/v1/incidents", params={"state": "open,acknowledged", "page_size": 1}).json()[
         "items"
     ]:
-        place.client.post(f"/api/v1/incidents/{each['id']}/close", headers={"X-Ammeter-Request": "test"})
+        place.client.post(f"/api/v1/incidents/{incident['id']}/close", headers={"X-Ammeter-Request": "test"})
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -132,8 +132,8 @@ def test_what_was_there_comes_once_and_in_order_while_more_is_inserted(place: Pl
         turn += 1
         if turn <= 2:
             insert(place, turn)
-    assert there == [each for each in seen if each in there]
-    assert len(seen) == len({repr(each) for each in seen})
+    assert there == [item for item in seen if item in there]
+    assert len(seen) == len({repr(item) for item in seen})
 
 
 @pytest.mark.parametrize(

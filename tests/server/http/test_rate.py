@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ammeter_server.http.limits import rate
-from ammeter_server.http.limits.rate import A_SECOND, BURST, REMEMBERED, Pace
+from ammeter_server.http.limits.rate import BURST_REQUESTS, MAX_CLIENTS, REQUESTS_PER_SECOND, RateLimiter
 from tests.server.ingest.test_endpoint import Sender, opened
 
 
@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def taken(of: Pace, stream: str, most: int) -> int:
+def taken(of: RateLimiter, stream: str, most: int) -> int:
     """How many requests of a stream are taken at this moment."""
     return next((number for number in range(most) if of.is_over(stream)), most)
 
@@ -24,11 +24,11 @@ def taken(of: Pace, stream: str, most: int) -> int:
 def test_a_burst_is_taken_and_then_so_many_a_second() -> None:
     clock = Clock()
     of = rate.of_streams(clock)
-    assert BURST == taken(of, "a", 10_000)
+    assert BURST_REQUESTS == taken(of, "a", 10_000)
     clock.now += 0.1
-    assert A_SECOND / 10 == pytest.approx(taken(of, "a", 10_000), abs=1)
+    assert REQUESTS_PER_SECOND / 10 == pytest.approx(taken(of, "a", 10_000), abs=1)
     clock.now += 1000
-    assert BURST == taken(of, "a", 10_000)
+    assert BURST_REQUESTS == taken(of, "a", 10_000)
 
 
 def test_a_stream_gone_wild_holds_up_no_other() -> None:
@@ -39,17 +39,17 @@ def test_a_stream_gone_wild_holds_up_no_other() -> None:
 
 def test_what_is_remembered_does_not_grow_without_end() -> None:
     of = rate.of_streams(Clock())
-    for number in range(REMEMBERED + 100):
+    for number in range(MAX_CLIENTS + 100):
         rate.check(of, "run", f"{number}")
-    assert REMEMBERED == len(of._left)
+    assert MAX_CLIENTS == len(of._buckets)
 
 
 def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "BURST", 3.0)
-    monkeypatch.setattr(rate, "A_SECOND", 0.0)
+    monkeypatch.setattr(rate, "BURST_REQUESTS", 3.0)
+    monkeypatch.setattr(rate, "REQUESTS_PER_SECOND", 0.0)
     with opened(tmp_path) as place:
         sender = Sender(place.client, place.store)
         answers = [sender.post([], 0, 0) for _ in range(5)]
-        assert [200, 200, 200, 429, 429] == [each.status_code for each in answers]
+        assert [200, 200, 200, 429, 429] == [answer.status_code for answer in answers]
         assert ("requests", "1") == (answers[-1].json()["limit"], answers[-1].headers["retry-after"])
         assert 'limited_total{limit="requests"}' in place.client.get("/metrics/self").text

@@ -6,7 +6,7 @@ import pytest
 
 from ammeter.wire.frames import Lost
 from ammeter_server.http.limits import run_quota
-from ammeter_server.http.limits.run_quota import COUNTED, Quota
+from ammeter_server.http.limits.run_quota import COUNT_INTERVAL_NS, Quota
 from ammeter_server.http.problems import Problem
 from tests.server.feeding import wait_until
 from tests.server.ingest.test_endpoint import Sender, opened
@@ -56,16 +56,16 @@ def test_a_hello_that_comes_late_brings_no_project_too_many(tmp_path: Path, monk
 
 def test_it_is_counted_now_and_then() -> None:
     of = Quota()
-    assert of.is_due(COUNTED)
-    of.count({}, COUNTED)
-    assert [False, True] == [of.is_due(2 * COUNTED - 1), of.is_due(2 * COUNTED)]
+    assert of.is_due(COUNT_INTERVAL_NS)
+    of.count({}, COUNT_INTERVAL_NS)
+    assert [False, True] == [of.is_due(2 * COUNT_INTERVAL_NS - 1), of.is_due(2 * COUNT_INTERVAL_NS)]
 
 
 def test_a_full_collector_refuses_runs_by_the_limits_name_and_takes_what_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_quota, "MAX_PROJECTS", 2)
-    monkeypatch.setattr(run_quota, "COUNTED", 0)
+    monkeypatch.setattr(run_quota, "COUNT_INTERVAL_NS", 0)
     with opened(tmp_path) as place:
         first, second, third, again = (Sender(place.client, place.store) for _ in range(4))
         for name, sender in (("one", first), ("two", second)):

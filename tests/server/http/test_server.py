@@ -138,13 +138,13 @@ def test_what_is_no_request_is_answered_with_a_problem(client: httpx.Client, nam
             connection.sendall(sent)
         head, _, body = answered(connection).partition(b"\r\n\r\n")
     said = json.loads(body)
-    fields = dict(each.lower().split(b": ", 1) for each in head.split(b"\r\n")[1:])
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
     assert head.startswith(b"HTTP/1.1 %d " % status), head
     assert b"application/problem+json" == fields[b"content-type"]
     assert (status, "about:blank") == (said["status"], said["type"])
     assert said["title"]
     assert len(said["detail"]) > 20
-    assert all(fields[each.lower().encode()] == value.lower().encode() for each, value in HEADERS.items())
+    assert all(fields[name.lower().encode()] == value.lower().encode() for name, value in HEADERS.items())
     assert b"no-store" == fields[b"cache-control"]
     assert len(body) == int(fields[b"content-length"])
     assert 200 == client.get("/livez").status_code
@@ -172,7 +172,7 @@ def test_nothing_is_said_into_the_answer_to_an_earlier_request(client: httpx.Cli
 
 
 def test_one_connection_too_many_is_told_so_in_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "max_connections", lambda: 3)
     with serving(tmp_path) as client, line(client), line(client), line(client), line(client):
         refused = client.get("/livez")
         assert (503, "application/problem+json") == (refused.status_code, refused.headers["content-type"])
@@ -270,14 +270,14 @@ def test_an_answer_that_takes_longer_than_a_head_may_is_given(client: httpx.Clie
 
 
 def test_one_connection_too_many_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "max_connections", lambda: 3)
     with serving(tmp_path) as client:
         held = [line(client) for _ in range(4)]
         try:
             wait_until(lambda: asked(client) == 503)
         finally:
-            for each in held:
-                each.close()
+            for connection in held:
+                connection.close()
         wait_until(lambda: asked(client) == 200)
 
 
@@ -288,7 +288,7 @@ def asked(client: httpx.Client) -> int:
 
 def test_connections_leave_files_for_the_database() -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert 0 < server.most_connections() < allowed
+    assert 0 < server.max_connections() < allowed
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def opened(*explained: Explained, **said: Any) -> Incident:
 def test_a_finding_opens_one_incident_and_is_told() -> None:
     change = only(judged(Explained("s", finding(tensor="w", module="m", evidence={"x": float("nan")})), ranks={"s": 3}))
     incident = change.incident
-    assert ("opened", True) == (change.tell, change.new)
+    assert ("opened", True) == (change.notification, change.new)
     assert (f"{RUN}.scale-collapse.1", "open", NOW) == (incident.id, incident.state, incident.opened)
     assert (3, "w", "m", {"x": "NaN"}) == (incident.rank, incident.tensor, incident.module, incident.evidence)
 
@@ -58,7 +58,7 @@ def test_what_does_not_change_is_neither_written_nor_told() -> None:
 def test_an_open_incident_follows_its_finding_silently() -> None:
     before = opened(Explained("s", finding()))
     change = only(judged(Explained("s", finding(last_step=99)), before=[before]))
-    assert (None, 99, NOW) == (change.tell, change.incident.last_step, change.incident.opened)
+    assert (None, 99, NOW) == (change.notification, change.incident.last_step, change.incident.opened)
 
 
 def test_several_ranks_with_one_verdict_are_one_incident() -> None:
@@ -75,7 +75,7 @@ def test_it_closes_as_recovered_and_that_is_told() -> None:
     before = opened(Explained("s", finding()))
     change = only(judged(Explained("s", finding(active=False)), before=[before], now=NOW + SECOND))
     assert ("resolved", "closed", "recovered", NOW + SECOND) == (
-        change.tell,
+        change.notification,
         change.incident.state,
         change.incident.closed_reason,
         change.incident.closed,
@@ -84,7 +84,7 @@ def test_it_closes_as_recovered_and_that_is_told() -> None:
 
 def test_what_is_over_when_it_is_first_seen_is_told_all_the_same() -> None:
     change = only(judged(Explained("s", finding(active=False))))
-    assert ("opened", "closed", True) == (change.tell, change.incident.state, change.new)
+    assert ("opened", "closed", True) == (change.notification, change.incident.state, change.new)
 
 
 def recovered() -> Incident:
@@ -99,7 +99,7 @@ def test_the_same_occurrence_does_not_open_it_again() -> None:
 def test_what_is_learnt_once_it_is_closed_is_written_down() -> None:
     more = Explained("a", finding(active=False, first_step=9))
     change = only(judged(more, before=[recovered()], ranks={"a": 3}, now=NOW + SECOND))
-    assert (None, "closed", NOW) == (change.tell, change.incident.state, change.incident.closed)
+    assert (None, "closed", NOW) == (change.notification, change.incident.state, change.incident.closed)
     assert (3, 9) == (change.incident.rank, change.incident.first_step)
 
 
@@ -108,7 +108,7 @@ def test_a_consequence_of_what_was_over_opens_it_again(severity: str) -> None:
     healed = finding("nonfinite-gradient", "ticket", active=False)
     before = only(judged(Explained("s", healed))).incident
     change = only(judged(Explained("s", healed, [finding(severity=severity)]), before=[before], now=NOW + SECOND))
-    assert ("opened", "open", severity) == (change.tell, change.incident.state, change.incident.severity)
+    assert ("opened", "open", severity) == (change.notification, change.incident.state, change.incident.severity)
 
 
 def test_a_page_that_comes_of_what_was_over_is_told_even_if_it_is_over_too() -> None:
@@ -116,14 +116,14 @@ def test_a_page_that_comes_of_what_was_over_is_told_even_if_it_is_over_too() -> 
     before = only(judged(Explained("s", healed))).incident
     page = Explained("s", healed, [finding(active=False)])
     change = only(judged(page, before=[before], now=NOW + SECOND))
-    assert ("opened", "closed", "page") == (change.tell, change.incident.state, change.incident.severity)
+    assert ("opened", "closed", "page") == (change.notification, change.incident.state, change.incident.severity)
     assert [] == judged(page, before=[change.incident], now=NOW + 2 * SECOND)
 
 
 def test_what_was_a_consequence_and_is_a_cause_again_is_open_again() -> None:
     before = msgspec.structs.replace(opened(Explained("s", finding())), state="closed", closed_reason="superseded")
     change = only(judged(Explained("s", finding()), before=[before]))
-    assert ("opened", "open", None) == (change.tell, change.incident.state, change.incident.closed_reason)
+    assert ("opened", "open", None) == (change.notification, change.incident.state, change.incident.closed_reason)
 
 
 def test_what_a_person_closed_is_not_opened_by_what_was_known() -> None:
@@ -137,7 +137,7 @@ def test_a_new_occurrence_continues_it_within_the_cooldown_and_opens_another_lat
 ) -> None:
     change = only(judged(Explained("s", finding(times=2)), before=[recovered()], now=NOW + later))
     assert ("opened", number, "open", None, new) == (
-        change.tell,
+        change.notification,
         change.incident.number,
         change.incident.state,
         change.incident.closed,
@@ -147,13 +147,13 @@ def test_a_new_occurrence_continues_it_within_the_cooldown_and_opens_another_lat
 
 def test_a_flicker_within_the_cooldown_is_noted_and_not_told() -> None:
     change = only(judged(Explained("s", finding(times=2, active=False)), before=[recovered()], now=NOW + SECOND))
-    assert (None, "closed", 2) == (change.tell, change.incident.state, change.incident.times)
+    assert (None, "closed", 2) == (change.notification, change.incident.state, change.incident.times)
 
 
 def test_a_ticket_that_turns_into_a_page_is_told_again_and_stays_a_page() -> None:
     before = opened(Explained("s", finding(severity="ticket")))
     change = only(judged(Explained("s", finding()), before=[before]))
-    assert ("opened", "page", False) == (change.tell, change.incident.severity, change.new)
+    assert ("opened", "page", False) == (change.notification, change.incident.severity, change.new)
     assert [] == judged(Explained("s", finding(severity="ticket")), before=[change.incident])
 
 
@@ -161,7 +161,7 @@ def test_a_cause_is_as_grave_as_what_comes_of_it() -> None:
     ticket = finding("nonfinite-gradient", "ticket")
     incident = opened(Explained("s", ticket, [finding()]))
     assert "page" == incident.severity
-    assert ["scale-collapse"] == [each["verdict"] for each in incident.consequences]
+    assert ["scale-collapse"] == [consequence["verdict"] for consequence in incident.consequences]
 
 
 def test_a_cause_is_not_over_while_its_consequence_lasts() -> None:
@@ -173,12 +173,12 @@ def test_a_consequence_whose_cause_is_found_later_folds_into_it_without_a_second
     changes = judged(Explained("s", finding("nonfinite-gradient"), [finding()]), before=[before], now=NOW + SECOND)
     found = {change.incident.verdict: change for change in changes}
     assert (None, "acknowledged", NOW) == (
-        found["nonfinite-gradient"].tell,
+        found["nonfinite-gradient"].notification,
         found["nonfinite-gradient"].incident.state,
         found["nonfinite-gradient"].incident.acknowledged,
     )
     assert (None, "closed", "superseded") == (
-        found["scale-collapse"].tell,
+        found["scale-collapse"].notification,
         found["scale-collapse"].incident.state,
         found["scale-collapse"].incident.closed_reason,
     )
@@ -190,7 +190,7 @@ def test_a_graver_cause_is_told_although_its_consequence_was() -> None:
         Explained("s", finding("no-loss-scaling"), [finding("gradient-underflow", "ticket")]), before=[before]
     )
     assert {"no-loss-scaling": "opened", "gradient-underflow": None} == {
-        change.incident.verdict: change.tell for change in changes
+        change.incident.verdict: change.notification for change in changes
     }
 
 
@@ -201,7 +201,7 @@ def test_when_the_run_ends_tickets_close_and_pages_wait_for_somebody() -> None:
     assert ("gradient-underflow", "run ended", "resolved") == (
         change.incident.verdict,
         change.incident.closed_reason,
-        change.tell,
+        change.notification,
     )
 
 
@@ -217,7 +217,7 @@ def test_a_page_that_nobody_takes_on_expires_a_day_after_it_opened() -> None:
     before = [opened(page)]
     assert [] == judged(page, before=before, settled=True, now=NOW + EXPIRY_NS - 1)
     change = only(judged(page, before=before, settled=True, now=NOW + EXPIRY_NS))
-    assert (None, "expired") == (change.tell, change.incident.closed_reason)
+    assert (None, "expired") == (change.notification, change.incident.closed_reason)
 
 
 def test_a_page_of_a_running_run_never_expires() -> None:
@@ -229,7 +229,7 @@ def test_a_lost_rank_closes_when_another_life_continues_it() -> None:
     lost = Explained("first", finding("run-lost"))
     before = [opened(lost, ranks={"first": 0})]
     change = only(judged(lost, before=before, ended=frozenset({"first"})))
-    assert ("resolved", "recovered") == (change.tell, change.incident.closed_reason)
+    assert ("resolved", "recovered") == (change.notification, change.incident.closed_reason)
 
 
 @pytest.mark.parametrize(("settled", "reason"), [(False, "acknowledged"), (True, "run ended")])

@@ -420,7 +420,7 @@ def test_what_is_concluded_does_not_depend_on_how_a_stream_is_cut(place: Place) 
 def rounded(value: Any) -> Any:
     """Sums of floats differ in their last bits by the order they are added in."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     return round(value, 9) if isinstance(value, float) else value
 
 

@@ -24,7 +24,7 @@ from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter.wire.frames import Batch, Block, Event, Hello, Lost, Schema, Tensor
 from ammeter_server.http.problems import Problem
-from ammeter_server.ingest import apply, validation
+from ammeter_server.ingest import stream_update, validation
 from ammeter_server.runs import latest_values
 from tests.parts import need
 from tests.server.ingest.test_endpoint import SCHEMA, Place, Sender, of_stream, opened, rows, stored
@@ -45,8 +45,8 @@ def sender(place: Place) -> Sender:
     return Sender(place.client, place.store)
 
 
-def many(count: int, each: bytes) -> bytes:
-    return b"\xdd" + count.to_bytes(4, "big") + each * count
+def many(count: int, block: bytes) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + block * count
 
 
 def body_of(*items: bytes) -> bytes:
@@ -184,7 +184,7 @@ def test_rows_of_any_value_break_neither_the_stream_nor_any_page(sender: Sender,
 def test_events_beyond_the_cap_are_judged_and_counted_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "MAX_EVENTS", 5)
+    monkeypatch.setattr(stream_update, "MAX_EVENTS", 5)
     with opened(tmp_path) as place:
         sender = Sender(place.client, place.store)
         events: list[frames.Item] = [Event("scaler.backoff", step, step, {"from": 2.0, "to": 1.0}) for step in range(4)]

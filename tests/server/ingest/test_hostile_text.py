@@ -19,7 +19,7 @@ from ammeter.wire.frames import Batch, Event, Hello, Schema, Tensor
 from ammeter_server.config.links import Links
 from ammeter_server.db.queries import paging as pages_of
 from ammeter_server.incidents.lifecycle import Incident
-from ammeter_server.incidents.wording import message
+from ammeter_server.notify.outbox_writer import message
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 
@@ -89,7 +89,7 @@ def test_no_name_breaks_a_page_a_number_or_a_line(
     metrics = client.get("/metrics").text
     assert "forged" not in {line.partition("{")[0].partition(" ")[0] for line in metrics.splitlines()}
     assert [] == [line for line in metrics.splitlines() if not line.startswith(("ammeter_", "# "))]
-    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,15 +97,15 @@ def test_a_name_is_found_by_itself_and_finds_nothing_else(client: httpx.Client, 
     stream = broken(client, NAMES[name])
     project = client.get(f"/api/v1/runs/{stream.run}").json()["project"]
     found = client.get("/api/v1/runs", params={"project": project}).json()["items"]
-    assert stream.run in [each["id"] for each in found]
-    assert {project} == {each["project"] for each in found}
+    assert stream.run in [run["id"] for run in found]
+    assert {project} == {run["project"] for run in found}
 
 
 def test_a_notification_of_a_hostile_name_has_the_lines_of_any_other() -> None:
     texts = {"title": "It fell", "cause": "why", "fix": "do"}
     shapes = []
     for said in ("name", NAMES["line ends"] + NAMES["controls"] + NAMES["turned round"]):
-        given: dict[str, Any] = {each: f"{text} {said}" for each, text in texts.items()}
+        given: dict[str, Any] = {name: f"{text} {said}" for name, text in texts.items()}
         incident = Incident(
             run="r", id="r.v.1", verdict="v", number=1, severity="page", state="open", times=1, opened=1, first_step=1,
             opened_step=1, last_step=1, stream="s", rank=0, tensor=said, module=said, caller=said, **given,
@@ -144,7 +144,7 @@ def test_a_clock_that_is_ahead_puts_a_run_above_no_later_one_and_lets_it_end(cli
     later = Stream(client, begin=time.time_ns())
     train(later, 0, 5)
     later.send()
-    told = [each["id"] for each in client.get("/api/v1/runs").json()["items"]]
+    told = [run["id"] for run in client.get("/api/v1/runs").json()["items"]]
     assert told.index(later.run) < told.index(ahead.run)
     path, now = f"/api/v1/runs/{ahead.run}", datetime.now(UTC).isoformat()
     over = wait_until(lambda: (run := client.get(path).json())["state"] == "ended" and run)
@@ -175,7 +175,7 @@ def walked(client: httpx.Client, path: str, **asked: Any) -> list[list[str]]:
     pages, after = list[list[str]](), ""
     while after or not pages:
         told = client.get(path, params={**asked, **({"page_token": after} if after else {})}).json()
-        pages.append([each["id"] for each in told["items"]])
+        pages.append([run["id"] for run in told["items"]])
         after = told["next_page_token"] or ""
     return pages
 

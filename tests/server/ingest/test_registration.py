@@ -165,15 +165,17 @@ def test_two_projects_that_use_one_run_id_have_a_run_each(place: Place) -> None:
             told = place.get(f"/api/v1/runs/{asked}", whose).json()
             assert (run, ours.run, named, whose) == tuple(told[n] for n in ("id", "external_id", "name", "project"))
         listed = place.get("/api/v1/runs", whose).json()["items"]
-        assert [run] == [each["id"] for each in listed if each["external_id"] == ours.run]
-        both = {each: place.get(f"/api/v1/runs/{each}", "all").json()["name"] for each in (ours.run, derived)}
+        assert [run] == [run_item["id"] for run_item in listed if run_item["external_id"] == ours.run]
+        both = {run_id: place.get(f"/api/v1/runs/{run_id}", "all").json()["name"] for run_id in (ours.run, derived)}
         assert {ours.run: "of us", derived: "of them"} == both
     assert 404 == place.get(f"/api/v1/runs/{derived}", "ours").status_code
     for stream in (ours, theirs):
         train(stream, 41, 60)
         stream.bye(60)
         stream.send()
-    wait_until(lambda: {"ended"} == {place.get(f"/api/v1/runs/{ours.run}", each).json()["state"] for each in PROJECTS})
+    wait_until(
+        lambda: {"ended"} == {place.get(f"/api/v1/runs/{ours.run}", project).json()["state"] for project in PROJECTS}
+    )
 
 
 def test_neither_of_two_projects_reaches_the_others_stream_of_the_same_run_id(place: Place) -> None:
@@ -223,7 +225,7 @@ def test_incidents_and_metrics_of_two_runs_with_one_id_are_told_apart(place: Pla
     theirs.send()
     derived = id_of("theirs", ours.run)
     found = wait_until(lambda: place.get(f"/api/v1/runs/{ours.run}/incidents", "theirs").json()["items"])
-    assert {derived} == {each["id"].partition(".")[0] for each in found}
+    assert {derived} == {incident["id"].partition(".")[0] for incident in found}
     assert [] == place.get(f"/api/v1/runs/{ours.run}/incidents", "ours").json()["items"]
     rest = found[0]["id"].partition(".")[2]
     for asked in (found[0]["id"], f"{ours.run}.{rest}"):
@@ -328,7 +330,7 @@ def test_an_id_that_only_the_collector_gives_cannot_be_taken_beforehand(place: P
         taken = Stream(place.client, run=id_of("ours", run), headers=bearer(place.tokens[whose]))
         answer = post(taken, place.tokens[whose], Batch([taken.hello()]), 0, 100)
         assert 422 == answer.status_code
-        assert "only the collector gives" in answer.json()["detail"]
+        assert "only the collector assigns" in answer.json()["detail"]
     place.stream("theirs", run=run)
     assert [id_of("ours", run)] == place.lies(place.stream("ours", run=run))
 
@@ -352,8 +354,8 @@ def test_a_stream_that_begins_with_losses_is_its_projects_too(place: Place) -> N
 @contextmanager
 def hastily() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rate, "BURST", 20.0)
-        patch.setattr(rate, "A_SECOND", 0.001)
+        patch.setattr(rate, "BURST_REQUESTS", 20.0)
+        patch.setattr(rate, "REQUESTS_PER_SECOND", 0.001)
         yield
 
 
@@ -376,17 +378,17 @@ def test_without_tokens_everybody_on_the_machine_is_one_sender_of_every_project(
             stream.send()
             train(stream, 6, 9)
             stream.send()
-        listed = {each["project"]: each for each in client.get("/api/v1/runs").json()["items"]}
+        listed = {run["project"]: run for run in client.get("/api/v1/runs").json()["items"]}
         assert {"ours": first.run, "theirs": id_of("theirs", first.run)} == {
-            project: each["id"] for project, each in listed.items()
+            project: run["id"] for project, run in listed.items()
         }
-        assert {(9, first.run)} == {(each["last_step"], each["external_id"]) for each in listed.values()}
+        assert {(9, first.run)} == {(run["last_step"], run["external_id"]) for run in listed.values()}
 
 
 def test_ids_of_two_projects_differ_and_no_generator_makes_them() -> None:
     run = str(uuid.uuid4())
     made = {id_of(project, name) for project in ("a", "b", "ab", "") for name in (run, "b" + run)}
     assert 8 == len(made)
-    assert all(is_reserved(each) and str(uuid.UUID(each)) == each for each in made)
+    assert all(is_reserved(run_id) and str(uuid.UUID(run_id)) == run_id for run_id in made)
     assert not any(is_reserved(str(one)) for one in (uuid.uuid4(), uuid.uuid1(), uuid.uuid5(uuid.NAMESPACE_DNS, "x")))
     assert not is_reserved("00000000-0000-0000-0000-000000000000")

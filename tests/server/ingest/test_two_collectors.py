@@ -34,8 +34,8 @@ def collectors() -> Iterator[list[AppContext]]:
         both = [AppContext(Settings(database_url=url), connect(url)) for _ in range(2)]
         migrations.migrate(both[0].store)
         yield both
-        for each in both:
-            each.store.close()
+        for store in both:
+            store.store.close()
 
 
 def batch(run: str, stream: str, index: int) -> bytes:

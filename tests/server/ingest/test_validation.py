@@ -66,8 +66,8 @@ def check(batch: Batch, begin: int, end: int) -> None:
 def check_all(entries: Sequence[Entry], refused: Sequence[int] = (), most: Sequence[int] = (2**22,)) -> int:
     """Every batch of a stream; returns how many there are."""
     claimed = list(batches(entries, refused, most))
-    for each in claimed:
-        check(*each)
+    for claim in claimed:
+        check(*claim)
     assert all(first[2] == second[1] for first, second in pairwise(claimed))
     return len(claimed)
 
@@ -203,7 +203,7 @@ def test_declared_gaps_are_told_and_end_nothing(sender: Sender) -> None:
     run = sender.client.get(f"/api/v1/runs/{sender.run}").json()
     assert "torn" in run["lost"]
     assert 3 == run["last_step"]
-    assert [1] == [each["step"] for each in sender.client.get(f"/api/v1/runs/{sender.run}/events").json()["items"]]
+    assert [1] == [event["step"] for event in sender.client.get(f"/api/v1/runs/{sender.run}/events").json()["items"]]
     for path in ("/metrics", "/metrics/self", "/api/v1/runs"):
         assert 200 == sender.client.get(path).status_code
 

@@ -20,11 +20,16 @@ from ammeter_server.db.queries.streams import StreamState
 from ammeter_server.db.step_tables import events
 from ammeter_server.db.tables import streams as table
 from ammeter_server.http.problems import Problem
-from ammeter_server.ingest import apply
-from ammeter_server.ingest import writer_queue as intake
+from ammeter_server.ingest import stream_update
 from ammeter_server.ingest.registration import IngestRequest
-from ammeter_server.ingest.stream_cache import MAX_CACHED_STREAMS, MAX_CACHED_TENSORS, CachedStream, StreamCache
-from ammeter_server.ingest.writer_queue import MAX_GROUP_BATCHES, Intake
+from ammeter_server.ingest.stream_update import CachedStream
+from ammeter_server.ingest.writer_queue import (
+    MAX_CACHED_STREAMS,
+    MAX_CACHED_TENSORS,
+    MAX_GROUP_BATCHES,
+    Intake,
+    StreamCache,
+)
 from tests.server.feeding import SCHEMA, Stream, break_down, train
 
 
@@ -75,7 +80,7 @@ def test_batches_that_come_together_stand_and_fall_by_themselves(here: AppContex
     wrong = IngestRequest(one.run, one.stream, 1, 2, b"no batch")
     behind = IngestRequest(late.run, late.stream, 5, 6, late.next().body)
     answers = intake.commit_group([wrong, other.next(), one.next(), behind])
-    assert [400, 1, 2, 409] == [each.status if isinstance(each, Problem) else each for each in answers]
+    assert [400, 1, 2, 409] == [answer.status if isinstance(answer, Problem) else answer for answer in answers]
     assert ([0, 1], [0], [0]) == (numbers(here, one), numbers(here, other), numbers(here, late))
 
 
@@ -100,7 +105,7 @@ def test_a_fault_over_one_batch_costs_those_that_came_with_it_nothing(
     monkeypatch.setattr(streams, "add_events", faulty)
     intake, one, other = Intake(here), Sender(), Sender()
     answers = intake.commit_group([one.next(), other.next("bad.luck"), one.next()])
-    assert [1, OverflowError, 2] == [type(each) if isinstance(each, Exception) else each for each in answers]
+    assert [1, OverflowError, 2] == [type(answer) if isinstance(answer, Exception) else answer for answer in answers]
     assert ([0, 1], []) == (numbers(here, one), numbers(here, other))
 
 
@@ -109,16 +114,16 @@ def test_a_fault_in_deciding_costs_those_that_came_with_it_nothing(
 ) -> None:
     taking, one, other = Intake(here), Sender(), Sender()
     taking.commit_group([one.next(), other.next()])
-    decide = apply.decide
+    decide = stream_update.decide
 
     def faulty(known: CachedStream, *rest: Any) -> Any:
         if known.state.id == other.stream:
             raise ZeroDivisionError("bad luck")
         return decide(known, *rest)
 
-    monkeypatch.setattr(intake, "decide", faulty)
+    monkeypatch.setattr(stream_update, "decide", faulty)
     answers = taking.commit_group([one.next(), other.next()])
-    assert [2, ZeroDivisionError] == [type(each) if isinstance(each, Exception) else each for each in answers]
+    assert [2, ZeroDivisionError] == [type(answer) if isinstance(answer, Exception) else answer for answer in answers]
     assert ([0, 1], [0]) == (numbers(here, one), numbers(here, other))
 
 
@@ -170,7 +175,7 @@ class Direct:
 
     def post(self, path: str, content: bytes, headers: dict[str, str]) -> Any:
         *_, run, _, stream, _, query = path.replace("?", "/").split("/")
-        offset, end = (int(each.partition("=")[2]) for each in query.split("&"))
+        offset, end = (int(parameter.partition("=")[2]) for parameter in query.split("&"))
         self.turn += 1
         (answer,) = self.intakes[self.turn % len(self.intakes)].commit_group(
             [IngestRequest(run, stream, offset, end, content)]
@@ -188,25 +193,25 @@ def test_everybody_who_waits_is_answered_before_it_stops(here: AppContext) -> No
     intake, senders = Intake(here), [Sender() for _ in range(MAX_GROUP_BATCHES + 3)]
 
     async def all_at_once() -> list[int]:
-        waiting = [asyncio.ensure_future(intake.submit(each.next())) for each in senders]
+        waiting = [asyncio.ensure_future(intake.submit(sender.next())) for sender in senders]
         await asyncio.sleep(0)
         intake.start()
         await asyncio.to_thread(intake.stop)
         return await asyncio.gather(*waiting)
 
     assert [1] * len(senders) == asyncio.run(all_at_once())
-    assert [[0]] * len(senders) == [numbers(here, each) for each in senders]
+    assert [[0]] * len(senders) == [numbers(here, sender) for sender in senders]
 
 
 def test_only_so_many_streams_and_tensors_are_remembered() -> None:
-    kept = StreamCache()
+    cache = StreamCache()
     for number in range(MAX_CACHED_STREAMS + 5):
-        kept.keep(CachedStream(None, StreamState("run", str(number))))
-    assert kept.get("run", "4") is None
-    assert kept.get("run", "5") is not None
+        cache.put(CachedStream(None, StreamState("run", str(number))))
+    assert cache.get("run", "4") is None
+    assert cache.get("run", "5") is not None
     large = Schema(("loss",), (), SCHEMA.tensors * (MAX_CACHED_TENSORS // (2 * len(SCHEMA.tensors))))
     for number in range(3):
-        kept.keep(CachedStream(None, StreamState("large", str(number)), large))
-    assert [False, True, True] == [kept.get("large", str(number)) is not None for number in range(3)]
-    kept.forget("large", "2")
-    assert kept.get("large", "2") is None
+        cache.put(CachedStream(None, StreamState("large", str(number)), large))
+    assert [False, True, True] == [cache.get("large", str(number)) is not None for number in range(3)]
+    cache.remove("large", "2")
+    assert cache.get("large", "2") is None

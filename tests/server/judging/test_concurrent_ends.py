@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         else:
             url = request.getfixturevalue("database")
             both = [stack.enter_context(guarded(folder, url)) for _ in range(2)]
-            yield Place([each.client for each in both], both[0].store)
+            yield Place([place.client for place in both], both[0].store)
 
 
 def ranks(place: Place, count: int = RANKS, **said: Any) -> list[Stream]:
@@ -136,7 +136,10 @@ def test_a_verdict_that_raises_is_off_for_its_stream_and_everything_else_goes_on
     def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError("<b>a fault of ours</b>\n")
 
-    raising = [replace(each, judge=fail) if each.id == "scale-collapse" else each for each in verdicts.STREAM_VERDICTS]
+    raising = [
+        replace(verdict, judge=fail) if verdict.id == "scale-collapse" else verdict
+        for verdict in verdicts.STREAM_VERDICTS
+    ]
     monkeypatch.setattr(verdicts, "STREAM_VERDICTS", tuple(raising))
     several = ranks(place, 2)
     for stream in several:
@@ -209,7 +212,7 @@ def test_a_run_that_comes_back_after_more_than_an_hour_gets_a_successor(place: P
     after = successor(run)
     wait_until(lambda: place.state(after) == "ended")
     assert [(after, 10)] == [(row.run, row.last_step) for row in place.rows(streams, id=again.stream)]
-    told = {each: place.client(0).get(f"/api/v1/runs/{each}").json() for each in (run, after)}
+    told = {run_id: place.client(0).get(f"/api/v1/runs/{run_id}").json() for run_id in (run, after)}
     assert ("ended", 5, None, after) == tuple(
         told[run][name] for name in ("state", "last_step", "continues", "continued_by")
     )
@@ -295,7 +298,7 @@ def test_a_line_goes_on_when_its_first_runs_have_been_deleted(place: Place) -> N
     rank = life(place, run, BEGIN + 6 * HOUR, 1, rank=1)
     rank.send()
     assert [(third, 10), (third, 5)] == [
-        (row.run, row.last_step) for each in (live, rank) for row in place.rows(streams, id=each.stream)
+        (row.run, row.last_step) for sender in (live, rank) for row in place.rows(streams, id=sender.stream)
     ]
 
 
@@ -310,4 +313,4 @@ def test_a_line_of_successors_ends(place: Place, monkeypatch: pytest.MonkeyPatch
         (held,) = place.rows(streams, id=stream.stream)
         wait_until(lambda at=held.run: place.state(at) == "ended")  # type: ignore[misc]
     line = [run, successor(run), successor(successor(run))]
-    assert [1, 1, 3] == [len(place.rows(streams, run=each)) for each in line]
+    assert [1, 1, 3] == [len(place.rows(streams, run=run_id)) for run_id in line]

@@ -63,7 +63,7 @@ def incidents(client: httpx.Client, run: str) -> list[dict[str, Any]]:
 
 
 def of_ranks(client: httpx.Client, run: str) -> dict[str, Any] | None:
-    return next((each for each in incidents(client, run) if each["verdict"] == "ranks-disagree"), None)
+    return next((incident for incident in incidents(client, run) if incident["verdict"] == "ranks-disagree"), None)
 
 
 def test_ranks_that_part_are_one_incident_with_the_rank_that_began(client: httpx.Client) -> None:
@@ -76,7 +76,7 @@ def test_ranks_that_part_are_one_incident_with_the_rank_that_began(client: httpx
     send(*streams)
     told = wait_until(lambda: of_ranks(client, streams[0].run))
     assert ("page", 1, 10, 13) == (told["severity"], told["rank"], told["first_step"], told["opened_step"])
-    assert "The loss of rank 1 was not finite in that step" in told["cause"]
+    assert "In that step, the loss of rank 1 was not finite" in told["cause"]
 
 
 def test_a_live_run_is_looked_at_although_no_stream_of_it_says_anything(client: httpx.Client) -> None:
@@ -150,7 +150,9 @@ def test_what_a_stream_concludes_is_judged_although_the_ranks_cannot_be_compared
         stream.tell(10, {"loss": math.nan, "applied": 1.0, "skipped": 0.0})
         stream.bye(10)
     send(*streams)
-    assert ["nonfinite-loss"] == [each["verdict"] for each in wait_until(lambda: incidents(client, streams[0].run))]
+    assert ["nonfinite-loss"] == [
+        incident["verdict"] for incident in wait_until(lambda: incidents(client, streams[0].run))
+    ]
     assert "could not be compared" in caplog.text
 
 

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,67 +8,24 @@ from sqlalchemy import select, update
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.config.settings import Settings
-from ammeter_server.db import Store, connect, migrations
-from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
-from ammeter_server.judging.judge import AGEING_NS, LATE_RANKS_NS, LEASE_NS, RESTART_NS, Judge, restarting, run_end
+from ammeter_server.db import Store
+from ammeter_server.db.tables import incidents, outbox, runs, streams, totals
+from ammeter_server.judging.judge import AGEING_NS, LEASE_NS, Judge
+from ammeter_server.judging.run_state import RESTART_NS
 from ammeter_server.notify.channel import Channel
-from tests.server.databases import postgresql
+from tests.server.judged_runs import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 
-NOW = 10**18
-SECOND = 10**9
 CHANNELS = tuple(Channel(name, lambda _: None) for name in ("json-1", "mail-2"))
-PAGE = Finding("scale-collapse", "page", 10, 12, 15, "why", "do", "It fell")
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgresql() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path / 'c.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
-    store = connect(url)
-    migrations.migrate(store)
-    yield store
-    with store.writing() as connection:
-        for table in (outbox, incidents, findings, streams, runs, totals):
-            connection.execute(table.delete())
-    store.close()
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    return either_store
 
 
 @pytest.fixture
 def judge(store: Store) -> Judge:
     return Judge(store, Settings(public_url="http://collector.example"), CHANNELS)
-
-
-def add_run(store: Store, **said: Any) -> str:
-    run = str(uuid.uuid4())
-    with store.writing() as connection:
-        connection.execute(runs.insert().values({"id": run, "name": "night", "project": "speech", "started": 1} | said))
-    return run
-
-
-def add_stream(store: Store, run: str, **said: Any) -> str:
-    stream = uuid.uuid4().hex
-    given = {"run": run, "id": stream, "schema": "0", "last_seen": NOW, "version": 1, "started": 1}
-    with store.writing() as connection:
-        connection.execute(streams.insert().values(given | said))
-    return stream
-
-
-def conclude(store: Store, run: str, stream: str, finding: Finding) -> None:
-    row = {"run": run, "stream": stream, "verdict": finding.verdict, "active": finding.active}
-    with store.writing() as connection:
-        connection.execute(findings.delete().where(findings.c.stream == stream, findings.c.verdict == finding.verdict))
-        connection.execute(findings.insert().values(row | {"body": msgspec.structs.asdict(finding)}))
-        connection.execute(update(streams).where(streams.c.id == stream).values(version=streams.c.version + 1))
-
-
-def rows(store: Store, table: Any) -> list[Any]:
-    with store.reading() as connection:
-        return list(connection.execute(select(table)))
 
 
 def test_a_finding_becomes_an_incident_and_one_message_per_channel(store: Store, judge: Judge) -> None:
@@ -82,8 +35,8 @@ def test_a_finding_becomes_an_incident_and_one_message_per_channel(store: Store,
     (incident,) = rows(store, incidents)
     assert (run, "scale-collapse", "open", 2) == (incident.run, incident.verdict, incident.state, incident.rank)
     told = rows(store, outbox)
-    assert {"json-1", "mail-2"} == {each.channel for each in told}
-    assert {"opened"} == {each.kind for each in told}
+    assert {"json-1", "mail-2"} == {row.channel for row in told}
+    assert {"opened"} == {row.kind for row in told}
     assert f"http://collector.example/runs/{run}" in told[0].message["body"]
 
 
@@ -95,7 +48,7 @@ def test_nobody_hears_of_a_verdict_that_the_run_silences_and_of_another_they_do(
     assert ([], []) == (rows(store, incidents), rows(store, outbox))
     conclude(store, run, stream, Finding("nonfinite-loss", "page", 10, 12, 15, "why", "do", "NaN"))
     assert judge.judge_due(NOW + SECOND)
-    assert ["nonfinite-loss"] == [each.verdict for each in rows(store, incidents)]
+    assert ["nonfinite-loss"] == [row.verdict for row in rows(store, incidents)]
 
 
 def test_what_was_judged_is_not_due_until_something_moves_or_ages(store: Store, judge: Judge) -> None:
@@ -150,7 +103,7 @@ def test_a_run_whose_judgement_fails_does_not_hold_up_the_others(store: Store, j
     conclude(store, broken, add_stream(store, broken), msgspec.structs.replace(PAGE, verdict="not-a-verdict"))
     conclude(store, sound, add_stream(store, sound), PAGE)
     judge.judge_due(NOW)
-    assert {sound} == {each.run for each in rows(store, incidents)}
+    assert {sound} == {row.run for row in rows(store, incidents)}
 
 
 def test_what_runs_have_cost_never_decreases(store: Store) -> None:
@@ -237,7 +190,7 @@ def test_a_process_that_does_not_come_again_in_time_is_lost(store: Store, judge:
     lose(store, run)
     judge.judge(run, NOW + SECOND)
     judge.judge_due(NOW + RESTART_NS + AGEING_NS)
-    assert ("lost", ["open"]) == (rows(store, runs)[0].state, [each.state for each in rows(store, incidents)])
+    assert ("lost", ["open"]) == (rows(store, runs)[0].state, [row.state for row in rows(store, incidents)])
 
 
 def test_a_process_that_was_held_to_be_lost_stays_so_until_it_is_back(store: Store, judge: Judge) -> None:
@@ -248,86 +201,7 @@ def test_a_process_that_was_held_to_be_lost_stays_so_until_it_is_back(store: Sto
     with store.writing() as connection:
         connection.execute(update(streams).values(bye_reason="lost", bye={"reason": "lost", "time": 777}))
     judge.judge(run, NOW + SECOND)
-    assert ["open"] == [each.state for each in rows(store, incidents)]
-
-
-def test_a_person_acknowledges_and_closes(store: Store, judge: Judge) -> None:
-    run = add_run(store)
-    conclude(store, run, add_stream(store, run), PAGE)
-    judge.judge(run, NOW)
-    (incident,) = rows(store, incidents)
-    taken = judge.acknowledge(incident.id, NOW + 1)
-    assert taken is not None
-    assert ("acknowledged", NOW + 1) == (taken.state, taken.acknowledged)
-    again = judge.acknowledge(incident.id, NOW + 2)
-    assert again == taken
-    closed = judge.close(incident.id, NOW + 3)
-    assert closed is not None
-    assert ("closed", "by hand") == (closed.state, closed.closed_reason)
-    assert ["opened", "opened", "resolved", "resolved"] == sorted(each.kind for each in rows(store, outbox))
-    judge.judge_due(NOW + 4)
-    assert "closed" == rows(store, incidents)[0].state
-    assert judge.acknowledge(f"{run}.nothing.1", NOW) is None
-
-
-class Life(msgspec.Struct):
-    id: str
-    rank: int = 0
-    role: str = "rank"
-    schema: str = "0"
-    started: int = 1
-    last_seen: int = NOW
-    last_step_time: int | None = None
-    bye_reason: str | None = None
-    bye: dict[str, int] = {}
-
-
-def over(name: str, rank: int, reason: str = "closed", **said: Any) -> Life:
-    return Life(name, rank, bye_reason=reason, bye={"time": 5}, **said)
-
-
-@pytest.mark.parametrize(
-    ("expected", "lives", "silent", "world_size"),
-    [
-        ("running", [], (), 1),
-        ("running", [Life("a")], (), 1),
-        ("running", [over("a", 0), Life("b", 1)], (), 2),
-        ("running", [over("a", 0)], (), 2),
-        ("ended", [over("a", 0, last_seen=NOW - LATE_RANKS_NS - 1)], (), 2),
-        ("ended", [over("a", 0), over("b", 1)], (), 2),
-        ("lost", [over("a", 0), over("b", 1, "lost")], (), 2),
-        ("lost", [over("a", 0), Life("b", 1)], ("b",), 2),
-        ("running", [over("a", 0, "lost"), Life("b", 0, started=2)], (), 1),
-        ("ended", [over("a", 0), Life("h", role="host")], (), 1),
-        ("running", [Life("h", role="host")], (), 1),
-    ],
-)
-def test_a_run_is_over_when_the_last_life_of_each_rank_is(
-    expected: str, lives: list[Any], silent: tuple[str, ...], world_size: int
-) -> None:
-    assert expected == run_end(lives, silent, world_size, NOW)[0]
-
-
-@pytest.mark.parametrize(
-    ("expected", "lives", "said"),
-    [
-        ({"a"}, [over("a", 0, "lost")], "1"),
-        ({"a", "b"}, [over("a", 0, "signal"), over("b", 1, "lost")], "2"),
-        (set(), [over("a", 0, "signal")], "0"),
-        ({"c"}, [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "2"),
-        (set(), [over("a", 0, "lost"), over("c", 0, "lost", started=2)], "1"),
-        (set(), [over("a", 0, "lost"), Life("c", 0, started=2)], "2"),
-        (set(), [over("a", 0, "lost", last_seen=NOW - RESTART_NS)], "1"),
-        (set(), [over("a", 0, "exception")], "1"),
-        (set(), [Life("a")], "1"),
-        (set(), [], "1"),
-        *((set(), [over("a", 0, "lost")], said) for said in ("0", "", "-1", "many", "9" * 5000, None)),
-    ],
-)
-def test_a_restart_is_awaited_as_often_as_the_launcher_starts_again(
-    expected: set[str], lives: list[Any], said: Any
-) -> None:
-    assert expected == restarting(lives, None if said is None else {"max_restarts": said}, NOW)
+    assert ["open"] == [row.state for row in rows(store, incidents)]
 
 
 def test_a_ticket_that_becomes_a_page_is_counted_as_a_page(store: Store, judge: Judge) -> None:

@@ -19,7 +19,15 @@ from ammeter_server.db.queries.steps.rows import latest_views, views
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.db.step_tables import chunks, columns, segments
 from ammeter_server.db.tables import compaction_leases
-from ammeter_server.maintenance.compaction import FEW, ROWS, TOGETHER, LeaseLostError, compact, plan, rows_of_segment
+from ammeter_server.maintenance.compaction import (
+    MAX_SEGMENT_ROWS,
+    MIN_SEGMENT_ROWS,
+    MIN_SMALL_BLOCKS,
+    LeaseLostError,
+    compact,
+    plan,
+    rows_of_segment,
+)
 from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
 
 
@@ -42,7 +50,7 @@ def blocks(*rows: int, columns: int = 14, schema: str = "a") -> list[Waits]:
 
 
 def planned(waits: list[Waits], ended: bool = False) -> list[tuple[str, list[int]]]:
-    return [(job.into, [each.rows for each in job.blocks]) for job in plan(waits, ended)]
+    return [(job.into, [waiting.rows for waiting in job.blocks]) for job in plan(waits, ended)]
 
 
 def test_a_segment_is_made_when_enough_rows_wait() -> None:
@@ -54,14 +62,14 @@ def test_a_segment_is_made_when_enough_rows_wait() -> None:
 def test_a_stream_that_has_ended_leaves_few_rows_as_one_block() -> None:
     assert [("segments", [1000, 100])] == planned(blocks(1000, 100), ended=True)
     assert [("block", [900, 100])] == planned(blocks(900, 100), ended=True)
-    assert [] == planned(blocks(FEW - 1), ended=True)
+    assert [] == planned(blocks(MIN_SEGMENT_ROWS - 1), ended=True)
 
 
 def test_small_blocks_are_joined_when_many_wait() -> None:
-    assert [] == planned(blocks(*[1] * (TOGETHER - 1)))
-    assert [("block", [1] * TOGETHER)] == planned(blocks(100, *[1] * TOGETHER))
-    assert [("block", [31] * TOGETHER)] == planned(blocks(*[31] * TOGETHER))
-    assert [] == planned(blocks(*[32] * TOGETHER))
+    assert [] == planned(blocks(*[1] * (MIN_SMALL_BLOCKS - 1)))
+    assert [("block", [1] * MIN_SMALL_BLOCKS)] == planned(blocks(100, *[1] * MIN_SMALL_BLOCKS))
+    assert [("block", [31] * MIN_SMALL_BLOCKS)] == planned(blocks(*[31] * MIN_SMALL_BLOCKS))
+    assert [] == planned(blocks(*[32] * MIN_SMALL_BLOCKS))
 
 
 def test_rows_before_other_columns_become_a_segment_however_few() -> None:
@@ -69,7 +77,9 @@ def test_rows_before_other_columns_become_a_segment_however_few() -> None:
 
 
 def test_wide_streams_have_shorter_segments_and_blocks_are_not_joined_without_end() -> None:
-    assert [ROWS, 3333, FEW, 160] == [rows_of_segment(width) for width in (40, 1200, 10_000, 100_000)]
+    assert [MAX_SEGMENT_ROWS, 3333, MIN_SEGMENT_ROWS, 160] == [
+        rows_of_segment(width) for width in (40, 1200, 10_000, 100_000)
+    ]
     assert [] == planned(blocks(*[10] * 16, columns=20_000))
     assert [[10] * 10] * 2 == [rows for _, rows in planned(blocks(*[10] * 20, columns=20_000), ended=True)]
 
@@ -117,7 +127,7 @@ def test_parts_of_it_are_read_from_any_step_on_and_of_some_columns(store: Store)
 def test_small_batches_become_blocks_and_stay_what_they_were(store: Store) -> None:
     fed = Fed(store)
     for _ in range(3):
-        fed.feed(numbers(SCHEMA, TOGETHER, seed=fed.rows), 1)
+        fed.feed(numbers(SCHEMA, MIN_SMALL_BLOCKS, seed=fed.rows), 1)
         compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 3, "segments": 0, "columns": 0} == counted(store, fed)
     assert told(fed.fed) == told(fed.views())
@@ -255,7 +265,7 @@ def test_a_stream_that_is_done_is_not_looked_at_again(store: Store) -> None:
 
     def is_due() -> bool:
         with store.reading() as connection:
-            return fed.stream in [each.id for each in compaction.due(connection, 0, 2**62, TOGETHER)]
+            return fed.stream in [due.id for due in compaction.due(connection, 0, 2**62, MIN_SMALL_BLOCKS)]
 
     assert is_due()
     fed.end()

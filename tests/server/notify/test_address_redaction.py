@@ -104,9 +104,9 @@ def test_what_a_channel_answers_is_told_without_the_password(scheme: str) -> Non
 
 
 def assert_hidden(said: str, *secrets: str) -> None:
-    sent = [base64.b64encode(f"bob:{each}".encode()).decode() for each in (*secrets, PLAIN)]
-    for each in (*secrets, PASSWORD, PLAIN, *sent):
-        assert each not in said, said
+    sent = [base64.b64encode(f"bob:{secret}".encode()).decode() for secret in (*secrets, PLAIN)]
+    for value in (*secrets, PASSWORD, PLAIN, *sent):
+        assert value not in said, said
 
 
 @pytest.mark.parametrize("rest", ["?token=abcdefgh1", "/#x", "/am?"])
@@ -151,13 +151,13 @@ def test_neither_deliveries_nor_log_nor_metrics_show_credentials(
         shown = json.dumps(failed(client, path)) + client.get("/metrics/self").text + client.get("/metrics").text
     assert "alertmanager-127.0.0.1:9" in shown
     assert_hidden(shown, token)
-    ours = "\n".join(each.getMessage() for each in caplog.records if logs.Ours().filter(each))
-    assert "could not be told about" in ours
+    ours = "\n".join(record.getMessage() for record in caplog.records if logs.WithoutApprise().filter(record))
+    assert "attempt 1 for" in ours
     assert_hidden(ours, token)
 
 
 def failed(client: httpx.Client, path: str) -> list[Any]:
-    return [each for each in client.get(path).json()["items"] if each["error"]]
+    return [row for row in client.get(path).json()["items"] if row["error"]]
 
 
 class Older(Stream):
@@ -192,14 +192,14 @@ def test_what_an_older_agent_says_is_stored_without_secrets(tmp_path: Path) -> N
     with store.reading() as connection:
         assert "RuntimeError: (not sent) and api_key=(not sent)" in str(connection.execute(select(streams.c.bye)).all())
     store.close()
-    written = b"".join(each.read_bytes() for each in tmp_path.glob("collector.db*"))
+    written = b"".join(file.read_bytes() for file in tmp_path.glob("collector.db*"))
     for secret in (PLAIN, ISSUED):
         assert secret not in "".join(answers)
         assert secret.encode() not in written
 
 
 def test_of_a_url_only_where_it_leads_is_told() -> None:
-    a, b, c = ("Tok" + f"en{each}xyz9" for each in "ABC")
+    a, b, c = ("Tok" + f"en{letter}xyz9" for letter in "ABC")
     conceal = concealing(f"slack://{a}/{b}/{c}/#general")
     assert_hidden(conceal(f"POST https://hooks.example/{a}/{b} failed, {c}"), a, b, c)
     conceal = concealing(f"jsons://bob:{PASSWORD}@hooks.example:8443/path/{a}?key={b}")
@@ -218,7 +218,7 @@ def test_the_log_holds_no_secrets_of_urls_and_nothing_that_apprise_says_itself()
     said = logs.OneLine(logs.FORMAT).format(record)
     assert "postgresql://(not sent)@h/d" in said
     assert_hidden(said)
-    assert not logs.Ours().filter(logging.LogRecord("apprise", logging.WARNING, "", 1, "x", (), None))
+    assert not logs.WithoutApprise().filter(logging.LogRecord("apprise", logging.WARNING, "", 1, "x", (), None))
 
 
 @pytest.mark.parametrize("command", [["serve"], ["migrate"]])

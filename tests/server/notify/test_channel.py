@@ -25,10 +25,9 @@ from ammeter_server.db.queries import outbox
 from ammeter_server.db.tables import outbox as table
 from ammeter_server.db.tables import runs
 from ammeter_server.incidents.lifecycle import Incident
-from ammeter_server.incidents.wording import message
-from ammeter_server.notify import alertmanager
 from ammeter_server.notify.channel import Channel, DeliveryError, Message, open_channels
 from ammeter_server.notify.delivery import LEASE_NS, LIFETIME_NS, PAUSE_SECONDS, Outbox, outcome
+from ammeter_server.notify.outbox_writer import alert, message
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
 
 SECOND = 10**9
@@ -104,7 +103,7 @@ def rows(store: Store) -> list[Any]:
 
 @contextmanager
 def delivering(store: Store, *channels: Channel) -> Iterator[Outbox]:
-    out = Outbox(store, {each.name: each for each in channels})
+    out = Outbox(store, {channel.name: channel for channel in channels})
     try:
         yield out
     finally:
@@ -143,7 +142,7 @@ def test_nobody_hears_resolved_before_opened(store: Store) -> None:
     def send(told: Sequence[Message]) -> None:
         if refuse[0]:
             raise DeliveryError("busy")
-        heard.extend(each["kind"] for each in told)
+        heard.extend(message_sent["kind"] for message_sent in told)
 
     now = time.time_ns()
     put(store, "c", "opened", now)
@@ -158,7 +157,7 @@ def test_nobody_hears_resolved_before_opened(store: Store) -> None:
 
 def test_a_row_that_two_collectors_see_is_sent_once(store: Store) -> None:
     heard: list[str] = []
-    channel = Channel("c", lambda told: heard.extend(each["kind"] for each in told))
+    channel = Channel("c", lambda told: heard.extend(sent["kind"] for sent in told))
     for number in range(10):
         put(store, "c", incident=str(number))
     with delivering(store, channel) as one, delivering(store, channel) as other:
@@ -200,7 +199,7 @@ def test_a_channel_that_is_configured_no_more_is_named_in_the_error(store: Store
     put(store, "slack-12345678")
     with delivering(store) as out:
         row = deliver(store, out, lambda row: row.error is not None)
-    assert "channel slack-12345678 is not configured here; set it as when the incident opened" in row.error
+    assert "channel slack-12345678 is not configured here; configure it as when the incident opened" in row.error
 
 
 def test_pauses_grow_and_after_a_day_a_message_is_given_up() -> None:
@@ -219,7 +218,7 @@ def test_a_channels_name_holds_no_secret_and_is_the_same_everywhere() -> None:
 
 
 def test_an_address_that_apprise_does_not_know_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="AMMETER_SERVER_NOTIFY or its file holds a carrier-pigeon:// URL"):
+    with pytest.raises(SettingsError, match="AMMETER_SERVER_NOTIFY or its file contains a carrier-pigeon:// URL"):
         open_channels(Settings(notify=("carrier-pigeon://coop",)))
 
 
@@ -321,7 +320,7 @@ def test_what_a_run_is_called_does_nothing_in_a_chat(chat: str, monkeypatch: pyt
 def test_what_a_run_is_called_does_nothing_in_an_annotation() -> None:
     incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, title=EVIL)
     told = message("opened", incident, EVIL, EVIL, Links("http://collector.example"))
-    notes = alertmanager.alert(incident, told["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
+    notes = alert(incident, told["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
     for value in notes.values():
         assert not any(active in value for active in ("@everyone", "@here", "<!channel", "<@U1", "](https", "\u202e"))
     assert 1 == len(notes["summary"].splitlines())

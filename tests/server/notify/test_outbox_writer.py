@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,38 +10,25 @@ import pytest
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.config.settings import Settings
-from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db import Store
 from ammeter_server.db.queries import outbox as query
-from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
+from ammeter_server.db.tables import incidents, outbox
 from ammeter_server.incidents.lifecycle import COOLDOWN_NS
 from ammeter_server.judging.judge import Judge
+from ammeter_server.judging.manual_actions import ManualActions
 from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.delivery import ALERT_REPEAT_NS, MAX_ALERT_PAUSE_SECONDS, RESOLVED_REPEAT_NS, outcome
 from ammeter_server.notify.outbox_writer import REOPEN_QUIET_NS
-from tests.server.databases import postgresql
-from tests.server.judging.test_judge import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
+from tests.server.judged_runs import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
 
 HOLDS = Channel("alertmanager-a:9093", lambda _: None, most=500, stateful=True)
 HEARS = Channel("chat", lambda _: None)
 TICKET = Finding("overflow-storm", "ticket", 5, 6, 9, "why", "do", "A storm")
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgresql() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path / 'c.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres")
-    store = connect(url)
-    migrations.migrate(store)
-    yield store
-    with store.writing() as connection:
-        for table in (outbox, incidents, findings, streams, runs, totals):
-            connection.execute(table.delete())
-    store.close()
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    return either_store
 
 
 def judging(store: Store, *channels: Channel) -> Judge:
@@ -50,7 +36,7 @@ def judging(store: Store, *channels: Channel) -> Judge:
 
 
 def told(store: Store, channel: Channel) -> list[Any]:
-    return sorted((each for each in rows(store, outbox) if each.channel == channel.name), key=lambda row: row.created)
+    return sorted((row for row in rows(store, outbox) if row.channel == channel.name), key=lambda row: row.created)
 
 
 def kinds(found: Sequence[Any]) -> list[tuple[str, str]]:
@@ -223,10 +209,13 @@ def test_of_a_silenced_incident_nobody_hears_until_the_silence_ends_and_then_onc
     judge.judge(run, NOW)
     send(store, NOW)
     (incident,) = rows(store, incidents)
-    assert judge.silence(incident.id, NOW + 3600 * SECOND, NOW + SECOND, "ann") is not None
+    assert (
+        ManualActions(store, judge.outbox_writer).silence(incident.id, NOW + 3600 * SECOND, NOW + SECOND, "ann")
+        is not None
+    )
     (silence,) = [row.message["silence"] for row in send(store, NOW + SECOND) if row.kind == "silenced"]
     assert {"alertname": "AmmeterScaleCollapse", "run": run, "project": "speech"} == {
-        each["name"]: each["value"] for each in silence["matchers"]
+        matcher["name"]: matcher["value"] for matcher in silence["matchers"]
     }
     assert "ann" == silence["createdBy"]
     conclude(store, run, stream, PAGE)
@@ -235,7 +224,7 @@ def test_of_a_silenced_incident_nobody_hears_until_the_silence_ends_and_then_onc
     assert [("opened", "sent")] == kinds(told(store, HEARS))
     judge.judge(run, NOW + 3600 * SECOND)
     assert ["opened", "opened"] == [row.kind for row in told(store, HEARS)]
-    assert [None] == [each.silenced for each in rows(store, incidents)]
+    assert [None] == [row.silenced for row in rows(store, incidents)]
     judge.judge(run, NOW + 3601 * SECOND)
     assert 2 == len(told(store, HEARS))
 
@@ -246,7 +235,7 @@ def test_a_silenced_incident_that_ends_meanwhile_says_nothing(store: Store) -> N
     conclude(store, run, stream, PAGE)
     judge.judge(run, NOW)
     send(store, NOW)
-    judge.silence(rows(store, incidents)[0].id, NOW + 3600 * SECOND, NOW + SECOND)
+    ManualActions(store, judge.outbox_writer).silence(rows(store, incidents)[0].id, NOW + 3600 * SECOND, NOW + SECOND)
     conclude(store, run, stream, again(PAGE, 1, active=False))
     judge.judge(run, NOW + 2 * SECOND)
     assert [("opened", "sent")] == kinds(told(store, HEARS))

@@ -15,7 +15,7 @@ import yaml
 
 from ammeter_server.ops import dashboards
 from ammeter_server.process import self_metrics
-from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS
 from tests import parts
 from tests.server.feeding import serving
 
@@ -37,7 +37,7 @@ INTERVALS = {"rate": "$__rate_interval", "increase": "$__range"}
 
 
 def exported() -> set[str]:
-    names = {metric.name for metric in (*METRICS, *PROCESS)}
+    names = {metric.name for metric in (*METRICS, *PROCESS_METRICS)}
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
     for family in self_metrics.REGISTRY.collect():
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)

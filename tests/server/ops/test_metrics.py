@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ammeter.wire.frames import Lost
 from ammeter_server.process import self_metrics
-from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS
 from ammeter_server.prometheus.samples import MAX_DEVICES, MAX_FALLBACKS, MAX_INCIDENTS, MAX_REASONS, headroom
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
@@ -277,6 +277,6 @@ def test_every_exported_metric_is_documented_and_every_documented_one_exported()
     gauges = {family.name for family in self_metrics.REGISTRY.collect() if family.type == "gauge"}
     own = counters | histograms | gauges
     assert len(own) == len(list(self_metrics.REGISTRY.collect()))
-    exported = {metric.name for metric in (*METRICS, *PROCESS)} | own
+    exported = {metric.name for metric in (*METRICS, *PROCESS_METRICS)} | own
     documented = set(re.findall(r"^\| `(ammeter_\w+)", DOCS.read_text(), re.MULTILINE))
     assert documented == exported

@@ -12,12 +12,11 @@ import yaml
 from ammeter.verdicts import ALL
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter_server.config.links import Links
-from ammeter_server.incidents.runbook_text import first_steps
-from ammeter_server.incidents.wording import alert_name
+from ammeter_server.incidents.runbook_text import alert_name, first_steps
 from ammeter_server.ops.prometheus_rules import DEFAULT_URL, collector_alerts, incident_alerts, rule_file
 from ammeter_server.ops.runbooks import OF_ALERTS
 from ammeter_server.process import self_metrics
-from ammeter_server.prometheus.exposition import METRICS, PROCESS
+from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS
 from ammeter_server.prometheus.rule_types import Alert
 from ammeter_server.prometheus.slo import alerts, objectives, recordings
 from tests import parts
@@ -242,7 +241,7 @@ def test_the_first_page_is_told_at_once_and_those_that_join_its_group_by_the_min
 
 def test_every_metric_in_a_rule_is_exported() -> None:
     own = {family.name + ("_total" if family.type == "counter" else "") for family in self_metrics.REGISTRY.collect()}
-    exported = own | {metric.name for metric in (*METRICS, *PROCESS)}
+    exported = own | {metric.name for metric in (*METRICS, *PROCESS_METRICS)}
     recorded = {recording.name for each in objectives() for recording in recordings(each)}
     for alert in (*incident_alerts(), *prometheus_own()):
         asked = re.findall(r"(?:project:)?ammeter_[\w:]+", alert.expr)

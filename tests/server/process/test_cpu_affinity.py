@@ -16,7 +16,7 @@ HERE = frozenset(os.sched_getaffinity(0))
 
 def cores(process: int) -> set[frozenset[int]]:
     """Where the threads of a process may be."""
-    tasks = [int(each) for each in os.listdir(f"/proc/{process}/task")]
+    tasks = [int(task_id) for task_id in os.listdir(f"/proc/{process}/task")]
     return {frozenset(os.sched_getaffinity(task)) for task in tasks}
 
 
@@ -30,18 +30,18 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 
 def test_all_threads_are_on_one_core_and_the_process_beside_them_is_anywhere(collector: Collector) -> None:
-    wait_for(lambda: [1] == [len(each) for each in cores(collector.pid)], "the threads are together", collector.log)
+    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "the threads are together", collector.log)
     assert 200 == httpx.get(collector.url + "/metrics", timeout=30).status_code
     (beside,) = children(collector.pid)
     assert {HERE} == cores(beside)
-    wait_for(lambda: [1] == [len(each) for each in cores(collector.pid)], "new ones are there too", collector.log)
+    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "new ones are there too", collector.log)
 
 
 def test_threads_that_went_apart_come_together_again(collector: Collector) -> None:
-    wait_for(lambda: [1] == [len(each) for each in cores(collector.pid)], "the threads are together", collector.log)
+    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "the threads are together", collector.log)
     for task in os.listdir(f"/proc/{collector.pid}/task"):
         os.sched_setaffinity(int(task), HERE)
-    wait_for(lambda: [1] == [len(each) for each in cores(collector.pid)], "they are together again")
+    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "they are together again")
 
 
 def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

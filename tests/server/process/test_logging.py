@@ -11,10 +11,9 @@ import httpx
 import pytest
 
 from ammeter.wire.printable import escaped
+from ammeter_server import worker
 from ammeter_server.cli.demo.processes import free_port
-from ammeter_server.judging import worker as sweeper
-from ammeter_server.maintenance import worker
-from ammeter_server.process.logging import FORMAT, STRANGERS, THROTTLE_SECONDS, LogThrottle, OneLine
+from ammeter_server.process.logging import FORMAT, HTTP_SERVER, THROTTLE_SECONDS, LogThrottle, OneLine
 from tests import forked
 from tests.e2e.processes import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
@@ -55,7 +54,7 @@ def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
     now = 1000.0
     seldom = LogThrottle(lambda: now)
 
-    def told(level: int, words: str, name: str = STRANGERS) -> str:
+    def told(level: int, words: str, name: str = HTTP_SERVER) -> str:
         record = logging.LogRecord(name, level, "", 0, words, None, None)
         return record.getMessage() if seldom.filter(record) else ""
 
@@ -76,11 +75,11 @@ def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by
         record = logging.LogRecord(name, level, "", 0, "%s waits: %s", (what, "it is away"), None)
         return record.getMessage() if seldom.filter(record) else ""
 
-    judging, compaction = (sweeper.__name__, "judging"), (worker.__name__, "compaction")
+    judging, compaction = (worker.__name__, "judging"), (worker.__name__, "compaction")
     assert ["judging waits: it is away", "", ""] == [told(*judging) for _ in range(3)]
     assert ["compaction waits: it is away", ""] == [told(*compaction) for _ in range(2)]
     assert 2 * ["delivering waits: it is away"] == [
-        told(sweeper.__name__, "delivering", logging.ERROR) for _ in range(2)
+        told(worker.__name__, "delivering", logging.ERROR) for _ in range(2)
     ]
     now += THROTTLE_SECONDS
     assert "judging waits: it is away (2 more since the last such line)" == told(*judging)
@@ -103,7 +102,7 @@ def test_the_log_of_a_collector_holds_its_own_lines_and_no_run_s(tmp_path: Path)
                 train(stream, 0, 40)
                 break_down(stream, 41, 60)
                 stream.send()
-                wait_until(lambda: "could not be told" in log.read_text())
+                wait_until(lambda: ": attempt 1 for" in log.read_text())
         finally:
             server.terminate()
     lines = log.read_text().splitlines()

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as families_
 from prometheus_client.utils import floatToGoString
 
 from ammeter.wire.frames import Lost
-from ammeter_server.prometheus.exposition import METRICS, Exposition, text
+from ammeter_server.prometheus.exposition import Exposition, text
+from ammeter_server.prometheus.metrics import METRICS
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -93,7 +94,7 @@ def test_a_histogram_has_the_sum_of_what_it_counted(client: httpx.Client) -> Non
         if sample.name.endswith(("_sum", "_count")):
             found.setdefault(sample.labels["run"], {})[sample.name.rpartition("_")[2]] = sample.value
     assert len(found) > 3
-    assert all(each["sum"] > 0 and each["count"] > 0 for each in found.values())
+    assert all(histogram["sum"] > 0 and histogram["count"] > 0 for histogram in found.values())
 
 
 def test_both_say_the_same_samples(client: httpx.Client) -> None:
@@ -114,7 +115,7 @@ def test_the_answer_says_how_long_it_is(client: httpx.Client) -> None:
 def test_numbers_are_as_the_library_writes_them(number: float) -> None:
     shown = Exposition()
     shown.add("ammeter_last_loss", number, "a")
-    (said,) = text([shown.told], False)
+    (said,) = text([shown.samples], False)
     expected = floatToGoString(number)  # type: ignore[no-untyped-call]
     assert f'ammeter_last_loss{{run="a"}} {expected}' == said.decode().splitlines()[-1]
 
@@ -123,7 +124,7 @@ def test_numbers_are_as_the_library_writes_them(number: float) -> None:
 def test_what_is_no_finite_number_is_left_out(number: Any) -> None:
     shown = Exposition()
     shown.add("ammeter_last_loss", number, "a")
-    assert [] == list(text([shown.told], False))
+    assert [] == list(text([shown.samples], False))
 
 
 def test_metrics_stand_in_the_order_of_the_list_with_the_lines_of_all_together() -> None:
@@ -131,10 +132,10 @@ def test_metrics_stand_in_the_order_of_the_list_with_the_lines_of_all_together()
     for name, shown in (("a", first), ("b", second)):
         shown.add("ammeter_run_step", 1, name)
         shown.add("ammeter_run_state", 1, name, "running")
-    said = b"".join(text([first.told, second.told], False)).decode().splitlines()
+    said = b"".join(text([first.samples, second.samples], False)).decode().splitlines()
     samples = [line.partition(" ")[0] for line in said if not line.startswith("#")]
     step, state = "ammeter_run_step", "ammeter_run_state"
     assert [f'{state}{{run="{run}",state="running"}}' for run in "ab"] + [
         f'{step}{{run="{run}"}}' for run in "ab"
     ] == samples
-    assert [each.name for each in METRICS if each.name in (step, state)] == [state, step]
+    assert [metric.name for metric in METRICS if metric.name in (step, state)] == [state, step]

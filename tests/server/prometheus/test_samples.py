@@ -27,10 +27,10 @@ def test_every_outcome_of_a_project_is_there_with_0_before_its_first_one() -> No
         'ammeter_fleet_runs_total{outcome="ended",project="vision"} 0.0',
         'ammeter_fleet_runs_total{outcome="failed",project="vision"} 0.0',
         'ammeter_fleet_runs_total{outcome="lost",project="vision"} 2.0',
-    ] == shown.told["ammeter_fleet_runs_total"].splitlines()
+    ] == shown.samples["ammeter_fleet_runs_total"].splitlines()
     assert [
         'ammeter_fleet_steps_total{outcome="applied",project="speech"} 7.0',
         'ammeter_fleet_steps_total{outcome="skipped",project="speech"} 0.0',
         'ammeter_fleet_steps_total{outcome="applied",project="vision"} 0.0',
         'ammeter_fleet_steps_total{outcome="skipped",project="vision"} 0.0',
-    ] == shown.told["ammeter_fleet_steps_total"].splitlines()
+    ] == shown.samples["ammeter_fleet_steps_total"].splitlines()

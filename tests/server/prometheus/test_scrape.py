@@ -14,7 +14,7 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, connect
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.maintenance import retention
-from ammeter_server.prometheus.scrape import COUNTERS_STAY, INFO_STAYS, Scrape
+from ammeter_server.prometheus.scrape import COUNTERS_STAY_NS, INFO_STAYS_NS, Scrape
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.keeping import server
 
@@ -31,7 +31,7 @@ class Place:
         """What is told now, or so many ns later: by who remembers, and by who has just been started."""
         now = time.time_ns() + later
         asked = (Scrape(self.store), self.scrape, Scrape(self.store))
-        before, remembered, after = (b"".join(each.text(now, False)).decode() for each in asked)
+        before, remembered, after = (b"".join(scrape.text(now, False)).decode() for scrape in asked)
         if before != after:  # the judge was at it meanwhile
             return self.told(later)
         assert after == remembered
@@ -93,10 +93,10 @@ def test_a_run_that_goes_on_and_ends_again_is_told_as_it_is(place: Place) -> Non
 def test_what_is_over_is_told_shorter_after_a_while_and_then_not_at_all(place: Place) -> None:
     stream = place.run()
     assert steps(stream.run) in place.told()
-    told = place.told(COUNTERS_STAY)
+    told = place.told(COUNTERS_STAY_NS)
     assert steps(stream.run) not in told
     assert f'ammeter_run_end_timestamp_seconds{{run="{stream.run}"}}' in told
-    assert stream.run not in place.told(INFO_STAYS)
+    assert stream.run not in place.told(INFO_STAYS_NS)
     assert steps(stream.run) in place.told()
 
 

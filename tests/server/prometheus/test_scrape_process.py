@@ -123,7 +123,7 @@ def test_a_scrape_that_takes_too_long_is_given_up(
     migrate(database)
     with monkeypatch.context() as patch:
         patch.setattr(scrape_process, "SCRAPE_TIMEOUT_SECONDS", 0.0)
-        with pytest.raises(ScrapeError, match="was given up"):
+        with pytest.raises(ScrapeError, match="was cancelled"):
             scraped(beside)
     assert [] == children(os.getpid())
     assert b"" == scraped(beside)
@@ -135,7 +135,7 @@ def test_after_the_end_nothing_is_started_any_more(beside: ScrapeProcess, databa
     beside.stop()
     beside.stop()
     assert [] == children(os.getpid())
-    with pytest.raises(ScrapeError, match="about to end"):
+    with pytest.raises(ScrapeError, match="is stopping"):
         scraped(beside)
 
 

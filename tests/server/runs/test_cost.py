@@ -40,7 +40,7 @@ def test_the_first_price_that_fits_the_model_counts() -> None:
 
 @pytest.mark.parametrize("said", ["4.10", "NVIDIA H200=", "=4", "NVIDIA H200=much", "*=-1", "*=nan", "*=1e9"])
 def test_a_price_that_is_none_is_refused_by_name_and_remedy(said: str) -> None:
-    with pytest.raises(SettingsError, match=r"AMMETER_SERVER_COST_PER_HOUR says .*use a model, = and dollars") as wrong:
+    with pytest.raises(SettingsError, match=r"AMMETER_SERVER_COST_PER_HOUR is .*use a model, = and dollars") as wrong:
         from_environment(environment={"AMMETER_SERVER_COST_PER_HOUR": said})
     assert repr(said) in str(wrong.value)
 

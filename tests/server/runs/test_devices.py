@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from ammeter_server.db import connect
 from ammeter_server.db.tables import findings
-from ammeter_server.judging.worker import SILENCE_NS, tick
+from ammeter_server.judging.silent_streams import SILENCE_NS, tick
 from ammeter_server.prometheus.samples import MAX_DEVICES
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.hosts import BUSY, Host

@@ -7,52 +7,52 @@ database busy for all other streams.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
+
+from cachetools import LRUCache
 
 from ammeter_server.http import limits
 
-A_SECOND = 500.0
-BURST = 1_000.0
-"""Sustained requests per second of one stream, and its burst. No shipper comes near; a refused shipper keeps its
-data."""
+REQUESTS_PER_SECOND = 500.0
+BURST_REQUESTS = 1_000.0
+"""Of one stream. No shipper comes near; a refused shipper keeps its data."""
 
-REMEMBERED = 20_000
-"""Number of streams or other clients that are remembered, the most recent ones. A forgotten one starts anew, which
-grants it one burst at most."""
+MAX_CLIENTS = 20_000
+"""Number of streams or other clients in the cache, the most recent ones. An evicted one starts anew, which grants it
+one burst at most."""
 
 
-class Pace:
+class RateLimiter:
     """Token buckets of one collector process. Used only by its event loop.
 
     Args:
+        per_second: Sustained requests.
+        burst: Requests at once.
         clock: Monotonic time in seconds.
     """
 
-    def __init__(self, a_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.a_second = a_second
+    def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_second = per_second
         self.burst = burst
         self._clock = clock
-        self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[Hashable, tuple[float, float]] = LRUCache(MAX_CLIENTS)
 
-    def is_over(self, who: Hashable) -> bool:
+    def is_over(self, client: Hashable) -> bool:
         """Counts a request. Returns whether it exceeds the limit."""
         now = self._clock()
-        left, since = self._left.pop(who, (self.burst, now))
-        left = min(self.burst, left + (now - since) * self.a_second)
-        over = left < 1
-        self._left[who] = left - (not over), now
-        if len(self._left) > REMEMBERED:
-            self._left.popitem(last=False)
+        tokens, since = self._buckets.get(client, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - since) * self.per_second)
+        over = tokens < 1
+        self._buckets[client] = tokens - (not over), now
         return over
 
 
-def of_streams(clock: Callable[[], float] = time.monotonic) -> Pace:
+def of_streams(clock: Callable[[], float] = time.monotonic) -> RateLimiter:
     """The rate limit of ingest, per stream."""
-    return Pace(A_SECOND, BURST, clock)
+    return RateLimiter(REQUESTS_PER_SECOND, BURST_REQUESTS, clock)
 
 
-def check(pace: Pace, run: str, stream: str, project: str | None = None) -> None:
+def check(limiter: RateLimiter, run: str, stream: str, project: str | None = None) -> None:
     """Counts a request of a stream.
 
     Args:
@@ -61,6 +61,6 @@ def check(pace: Pace, run: str, stream: str, project: str | None = None) -> None
     Raises:
         Problem: 429 with the time of the next try, if the stream exceeds its rate.
     """
-    if pace.is_over((run[:64], stream[:64], project)):
-        said = f"more than {A_SECOND:.0f} requests a second are of stream {stream[:64]!r}; wait, and send more at once"
-        raise limits.over("requests", 429, said, wait=1)
+    if limiter.is_over((run[:64], stream[:64], project)):
+        detail = f"stream {stream[:64]!r} sends more than {REQUESTS_PER_SECOND:.0f} requests a second"
+        raise limits.over("requests", 429, f"{detail}; send larger batches", wait=1)

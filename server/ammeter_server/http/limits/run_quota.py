@@ -1,7 +1,7 @@
 """Limits the number of runs and projects.
 
-The sweeper counts them at intervals, so that ingest never waits for a count. In between, this process counts the runs
-that it admits.
+The judge's worker counts them at intervals, so that ingest never waits for a count. In between, this process counts
+the runs that it admits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MAX_PROJECTS = 1_000
 MAX_RUNS = 100_000
 """Runs of one project. The list of runs and its filters are designed for this number."""
 
-COUNTED = 30 * 10**9
-"""Nanoseconds between counts. Runs that are opened at several collectors are counted with this delay."""
+COUNT_INTERVAL_NS = 30 * 10**9
+"""Between counts. Runs that are opened at several collectors are counted with this delay."""
 
 
 class Quota:
@@ -28,7 +28,7 @@ class Quota:
         self._counted = 0
 
     def is_due(self, now: int) -> bool:
-        return now - self._counted >= COUNTED
+        return now - self._counted >= COUNT_INTERVAL_NS
 
     def count(self, runs: Mapping[str, int], now: int) -> None:
         """Replaces the counts."""
@@ -40,11 +40,11 @@ class Quota:
         Raises:
             Problem: 403 if a limit is reached; the shipper then keeps its data.
         """
-        there = self._runs.get(project, 0)
-        if there >= MAX_RUNS:
-            said = f"project {project[:80]!r} has {there} runs; the limit is {MAX_RUNS}: delete some"
-            raise limits.over("runs", 403, said, most=MAX_RUNS)
-        if not there and len(self._runs) >= MAX_PROJECTS:
-            said = f"there are {len(self._runs)} projects, which is the limit: use one of them"
-            raise limits.over("projects", 403, said, most=MAX_PROJECTS)
-        self._runs[project] = there + 1
+        count = self._runs.get(project, 0)
+        if count >= MAX_RUNS:
+            detail = f"project {project[:80]!r} has {count} runs; the limit is {MAX_RUNS}: delete some"
+            raise limits.over("runs", 403, detail, most=MAX_RUNS)
+        if not count and len(self._runs) >= MAX_PROJECTS:
+            detail = f"there are {len(self._runs)} projects, which is the limit: use one of them"
+            raise limits.over("projects", 403, detail, most=MAX_PROJECTS)
+        self._runs[project] = count + 1

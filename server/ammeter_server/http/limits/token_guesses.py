@@ -9,18 +9,19 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
+from cachetools import LRUCache, TTLCache
+
 MAX_GUESSES = 20
-"""Different wrong tokens from one address within WINDOW. A person mistypes a few."""
+"""Different wrong tokens from one address within WINDOW_SECONDS. A person mistypes a few."""
 
-WINDOW = 60.0
-REMEMBERED = 10_000
-"""Number of addresses that are remembered, the most recent ones."""
+WINDOW_SECONDS = 60.0
+MAX_ADDRESSES = 10_000
+"""Number of addresses in the cache, the most recent ones."""
 
 
-class Guesses:
+class TokenGuesses:
     """The wrong tokens that one collector process has received.
 
     Args:
@@ -29,33 +30,31 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._wrong: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._guesses: LRUCache[str, TTLCache[str, float]] = LRUCache(MAX_ADDRESSES)
         self._lock = threading.Lock()
 
-    def note(self, address: str, sha256: str) -> float:
+    def add(self, address: str, sha256: str) -> float:
         """Counts a wrong token.
 
         Returns:
             Seconds until the address may try another one; 0 if at once.
         """
-        network = network_of(address)
         with self._lock:
-            now = self._clock()
-            tried = {known: at for known, at in self._wrong.get(network, {}).items() if at > now - WINDOW}
-            if sha256 not in tried and len(tried) >= MAX_GUESSES:
-                return WINDOW - (now - min(tried.values()))
-            tried.setdefault(sha256, now)
-            self._wrong[network] = tried
-            self._wrong.move_to_end(network)
-            if len(self._wrong) > REMEMBERED:
-                self._wrong.popitem(last=False)
+            empty: TTLCache[str, float] = TTLCache(MAX_GUESSES, WINDOW_SECONDS, self._clock)
+            guesses = self._guesses.setdefault(network_of(address), empty)
+            with guesses.timer as now:
+                if sha256 in guesses:
+                    return 0.0
+                if len(guesses) >= MAX_GUESSES:
+                    return WINDOW_SECONDS - (now - min(guesses.values()))
+                guesses[sha256] = now
         return 0.0
 
 
 def network_of(address: str) -> str:
     """The address; for IPv6 its /64 network, all of which one host can use."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+    return address if parsed.version == 4 else str(ipaddress.ip_network((parsed, 64), strict=False))

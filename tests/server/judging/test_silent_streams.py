@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,14 +14,11 @@ from sqlalchemy import select, update
 from ammeter import verdicts
 from ammeter.shipper.answers import MAX_BACKOFF_SECONDS
 from ammeter.wire import columns, frames
-from ammeter_server.config.settings import Settings
-from ammeter_server.context import AppContext
 from ammeter_server.db import Connection, Store, connect, migrations
 from ammeter_server.db.queries import streams
-from ammeter_server.db.tables import findings, incidents, runs, schemas
+from ammeter_server.db.tables import findings, runs, schemas
 from ammeter_server.db.tables import streams as table
-from ammeter_server.judging.worker import RETRY_NS, SILENCE_NS, TICK_NS, Clock, JudgeWorker, tick
-from tests.server.feeding import wait_until
+from ammeter_server.judging.silent_streams import RETRY_NS, SILENCE_NS, TICK_NS, Clock, tick
 
 NOW = 10**18
 SECOND = 10**9
@@ -170,47 +166,6 @@ def test_a_tick_writes_only_its_own_stream(store: Store) -> None:
     with store.reading() as connection:
         versions = dict(connection.execute(select(table.c.id, table.c.version)).all())
     assert {lost: 1, other: 0} == versions
-
-
-def test_the_sweeper_judges_what_it_was_not_rung_for(store: Store) -> None:
-    stream = add_stream(store, time.time_ns(), bye_reason="lost", bye={"reason": "lost", "time": 5}, version=1)
-    sweeper = JudgeWorker(AppContext(Settings(), store), {})
-    sweeper.start()
-    try:
-        wait_until(lambda: state(store) == "lost")
-    finally:
-        sweeper.stop()
-    sweeper.stop()
-    assert stream
-
-
-def state(store: Store) -> str:
-    with store.reading() as connection:
-        return str(connection.execute(select(runs.c.state)).scalar_one())
-
-
-def test_a_sweep_outlives_a_database_that_is_away(tmp_path: Path) -> None:
-    store = connect(f"sqlite:///{tmp_path / 'no-tables.db'}")
-    sweeper = JudgeWorker(AppContext(Settings(), store), {})
-    sweeper.sweep(NOW)
-    migrations.migrate(store)
-    add_stream(store, NOW, bye_reason="closed", bye={"time": 5}, version=1)
-    sweeper.sweep(NOW + 1)
-    assert "ended" == state(store)
-    sweeper.stop()
-    store.close()
-
-
-def test_a_lost_host_ends_its_run_as_lost_with_one_incident(store: Store) -> None:
-    add_stream(store, NOW)
-    sweeper = JudgeWorker(AppContext(Settings(), store), {})
-    for second in range(0, 60, 5):
-        sweeper.sweep(NOW + second * SECOND)
-    sweeper.stop()
-    assert "lost" == state(store)
-    with store.reading() as connection:
-        (incident,) = connection.execute(select(incidents)).all()
-    assert ("run-lost", "open", "page") == (incident.verdict, incident.state, incident.severity)
 
 
 def test_streams_of_runs_that_are_over_are_not_asked(store: Store) -> None:

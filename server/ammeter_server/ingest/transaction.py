@@ -1,0 +1,196 @@
+"""Writes one checked batch inside a transaction: locks its stream, decides on the current row, stores the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire import frames
+from ammeter_server.db import Connection, DatabaseError
+from ammeter_server.db.json_safe import plain
+from ammeter_server.db.queries import streams
+from ammeter_server.db.queries.streams import Raw, StreamState
+from ammeter_server.http import limits
+from ammeter_server.http.limits.run_quota import Quota
+from ammeter_server.http.problems import Problem
+from ammeter_server.ingest import registration, stream_update, validation
+from ammeter_server.ingest.registration import IngestRequest
+from ammeter_server.ingest.stream_update import CachedStream, StreamUpdate
+from ammeter_server.process import self_metrics
+
+MAX_SCHEMAS = 256
+MAX_SCHEMA_BYTES = 256 * 2**20
+"""Of one stream. Each new name in run.log adds a schema; one of a thousand tensors takes about 100 KB."""
+
+Answer = int | Exception
+"""The committed offset, or the error because of which nothing was committed."""
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A checked batch, its cached stream and the changes computed from that; or the error that refuses it."""
+
+    request: IngestRequest
+    now: int
+    batch: frames.Batch
+    cached: CachedStream | None = None
+    change: StreamUpdate | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """The result of one batch, valid once its transaction is committed. stream: as it is then."""
+
+    request: IngestRequest
+    answer: Answer
+    stream: CachedStream | None = None
+    change: StreamUpdate | None = None
+
+
+def write(connection: Connection, prepared: PreparedBatch, quota: Quota) -> WriteResult:
+    """Writes one batch. A refusal or a conflict is part of the result; a database error ends the transaction."""
+    request = prepared.request
+    try:
+        prepared, raw = _lock_stream(connection, prepared)
+        request = prepared.request
+        stream, change = _decide(connection, prepared, raw, quota)  # refuses before anything is written
+    except DatabaseError:  # the transaction is lost
+        raise
+    except Exception as error:  # noqa: BLE001 - the other batches of the transaction go on
+        return WriteResult(request, error)
+    if stream.state.acknowledged != request.offset:
+        return WriteResult(request, stream.state.acknowledged)
+    if change is None:
+        return WriteResult(request, request.offset, _write_heartbeat(connection, stream, prepared))
+    if stream.state.schema is None:
+        opened = _open_stream(connection, stream, prepared)
+        request = replace(request, run=opened.state.run)
+        if opened.state.acknowledged != request.offset:  # another sender has opened it since the first select
+            return WriteResult(request, _offset_conflict(request, opened.state.acknowledged))
+        stream = opened
+    return WriteResult(request, request.end, _write_change(connection, stream, change, prepared.now), change)
+
+
+def put_findings(connection: Connection, run: str, stream: str, findings: Mapping[str, Finding], now: int) -> None:
+    for verdict, finding in findings.items():
+        streams.put_finding(connection, run, stream, verdict, plain(msgspec.structs.asdict(finding)), now)
+
+
+def _lock_stream(connection: Connection, prepared: PreparedBatch) -> tuple[PreparedBatch, Raw | None]:
+    """Locks the row of the batch's stream. A cached stream that was deleted meanwhile is discarded."""
+    if prepared.error is not None:
+        raise prepared.error
+    if prepared.cached is not None:
+        raw = streams.select_for_update(connection, prepared.request.run, prepared.request.stream)
+        if raw is not None:
+            return prepared, raw
+    request = registration.place_stream(connection, prepared.request, prepared.batch)
+    prepared = replace(prepared, request=request, cached=None, change=None)
+    return prepared, streams.select_for_update(connection, request.run, request.stream)
+
+
+def _decide(
+    connection: Connection, prepared: PreparedBatch, raw: Raw | None, quota: Quota
+) -> tuple[CachedStream, StreamUpdate | None]:
+    """The current stream and the changes of the batch, None for no change. Raises Problem to refuse it."""
+    request, batch = prepared.request, prepared.batch
+    if raw is None:  # open_stream() detects a run id that another project has just taken
+        registration.check_deleted(connection, request)
+    else:
+        registration.check_owner(connection, request)
+    current = prepared.cached is not None and prepared.cached.raw == raw
+    stream = prepared.cached if prepared.cached is not None and current else _load(connection, prepared, raw)
+    if stream.state.acknowledged != request.offset:
+        conflict = _offset_conflict(request, stream.state.acknowledged)
+        if isinstance(conflict, Exception):
+            raise conflict
+        return stream, None
+    if request.offset == request.end:
+        return stream, None
+    validation.check_extent(batch, len(request.body), request.offset, request.end)
+    if raw is None:
+        registration.check_opening(connection, request, batch, quota)
+    elif stream.state.schema is None:
+        registration.check_introduction(connection, request, batch, quota)
+    change = prepared.change if current else None
+    change = change or stream_update.decide(stream, batch, request.end, prepared.now)
+    _check_schemas(connection, stream.state, change.schemas)
+    return stream, change
+
+
+def _offset_conflict(request: IngestRequest, committed: int) -> Answer:
+    """The answer to a batch that does not begin at the committed offset: that offset, or a 409 problem."""
+    if request.end <= committed:
+        return committed
+    detail = f"the batch covers offset {request.offset} to {request.end}; continue at the committed offset {committed}"
+    return Problem(409, detail, offset=committed)
+
+
+def _load(connection: Connection, prepared: PreparedBatch, raw: Raw | None) -> CachedStream:
+    """Parses the row of the batch's stream and loads its schema."""
+    if raw is None:
+        return CachedStream(None, StreamState(prepared.request.run, prepared.request.stream, last_seen=prepared.now))
+    state = streams.parse_row(connection, raw)
+    if state.schema is None:  # before its first hello
+        return CachedStream(raw, state)
+    body = streams.schema(connection, state.run, state.id, state.schema)
+    return CachedStream(raw, state, msgspec.msgpack.decode(body, type=frames.Schema))
+
+
+def _open_stream(connection: Connection, stream: CachedStream, prepared: PreparedBatch) -> CachedStream:
+    """Creates the missing rows of a stream and its run, and returns the stream."""
+    if stream.raw is not None:
+        registration.introduce(connection, prepared.request, prepared.batch, prepared.now)
+        return stream
+    request = registration.open_stream(connection, prepared.request, prepared.batch, prepared.now)
+    raw = streams.select_for_update(connection, request.run, request.stream)
+    return _load(connection, replace(prepared, request=request), raw)
+
+
+def _check_schemas(connection: Connection, state: StreamState, schemas: Mapping[str, frames.Schema]) -> None:
+    """Raises a 422 problem where a stream would have too many schemas."""
+    if not schemas:
+        return
+    count, size = streams.schema_sizes(connection, state.run, state.id)
+    if count + len(schemas) > MAX_SCHEMAS or size > MAX_SCHEMA_BYTES:
+        stored = f"the stream has {count} schemas of {size} bytes"
+        detail = f"{stored} and the batch adds {len(schemas)} more; log a fixed set of names"
+        raise limits.over("schemas", 422, detail, most=MAX_SCHEMAS)
+
+
+def _write_heartbeat(connection: Connection, stream: CachedStream, prepared: PreparedBatch) -> CachedStream | None:
+    """Stores that the shipper is alive, and its backlog."""
+    if stream.raw is None:
+        return None
+    state = stream.state._replace(last_seen=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
+    raw = streams.update_progress(connection, stream.state, stream.raw, state)
+    return CachedStream(raw, state, stream.schema, stream.decoded)
+
+
+def _write_change(connection: Connection, stream: CachedStream, change: StreamUpdate, now: int) -> CachedStream | None:
+    """Writes the changes of a stream whose row is locked.
+
+    Returns:
+        The stream after the changes; None where its row has to be read again.
+    """
+    state = stream.state
+    for schema_id, schema in change.schemas.items():
+        streams.add_schema(connection, state.run, state.id, schema_id, msgspec.msgpack.encode(schema))
+    streams.add_chunks(connection, change.chunks)
+    streams.add_events(connection, change.events)
+    put_findings(connection, state.run, state.id, change.findings, now)
+    assert stream.raw is not None
+    after = state._replace(**change.progress)
+    raw = streams.update_progress(connection, state, stream.raw, after)
+    for verdict in change.faults:
+        self_metrics.verdict_faults.labels(verdict).inc()
+    if change.dropped:
+        self_metrics.limited.labels("events").inc(change.dropped)
+    if change.identity:
+        streams.put(connection, state.run, state.id, change.identity)
+        return None
+    return CachedStream(raw, after, change.schema, stream.decoded)

@@ -99,14 +99,14 @@ def _saved(state: State, event: Event) -> State:
 def _conclude(state: State) -> Finding:
     path = state.path or "in memory"
     effects = "; ".join(EFFECTS[name] for name in state.lacks)
+    lack = "lacks" if state.checkpoints == 1 else "lack"
     parts = " ".join(ADD[name] for name in state.lacks)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The checkpoints lack {wording.listed(state.lacks)}",
-        cause="No complete checkpoint of this run was seen: "
-        f"{wording.count(state.checkpoints, 'checkpoint')} since step {state.opened.first} cannot resume it without a"
-        f" loss. The last one, {path}, contains {effects}.",
+        cause=f"No complete checkpoint of this run was seen: {wording.count(state.checkpoints, 'checkpoint')} since"
+        f" step {state.opened.first} {lack} a part that a resume needs. The last one, {path}, contains {effects}.",
         fix=f"Add to the saved dictionary: {parts} and load all parts before the first step of a resumed run."
         " If these files are exports, save a complete checkpoint in addition.",
         evidence={

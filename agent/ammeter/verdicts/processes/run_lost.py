@@ -240,7 +240,7 @@ _CHECKS = {
 
 def _checkpoint(state: State) -> str:
     if state.saved == NO_STEP:
-        return "the last checkpoint" + (", although none was seen in this run" if state.rank == 0 else "")
+        return "the last checkpoint" + ("; Ammeter saw none in this run" if state.rank == 0 else "")
     behind = state.step - state.saved
     repeated = f", which repeats {wording.count(behind, 'step')}" if behind > 0 else ""
     return f"the checkpoint of step {state.saved}" + (f" ({state.path})" if state.path else "") + repeated

@@ -131,8 +131,8 @@ def _conclude(state: State) -> Finding:
         severity=severity,
         title=f"No step for {waited} after step {state.step}",
         cause=f"The process of {who} completed no step for {waited} after step {state.step}; its longest pause before"
-        f" was {_duration(state.pause)}.{ended} Possible reasons: it waits for another rank in a collective, for data,"
-        " for a disk or for a lock, or it does work that is not a training step.",
+        f" was {_duration(state.pause)}.{ended} Possible reasons: a wait for another rank in a collective, for data,"
+        " for a disk or for a lock, or work that is not a training step.",
         fix=_fix(state),
         evidence={
             "last_step": state.step,

@@ -224,4 +224,4 @@ def test_the_checkpoint_to_go_back_to_is_named() -> None:
         f"resume from the checkpoint of step {saved} (/data/run.pt), which repeats {last - saved} step" in finding.fix
     )
     assert (saved, "/data/run.pt") == (finding.evidence["last_saved_step"], finding.evidence["last_checkpoint"])
-    assert "although none was seen in this run" in ended("signal", "SIGTERM").fix
+    assert "Ammeter saw none in this run" in ended("signal", "SIGTERM").fix

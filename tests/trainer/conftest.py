@@ -70,7 +70,7 @@ class Seen:
 
     def share(self, of: Callable[[torch.Tensor], torch.Tensor], first_step: int = 0) -> float:
         """The part of all gradient elements for which it is true."""
-        flat = torch.cat([each.flatten() for step in self.gradients[first_step:] for each in step.values()])
+        flat = torch.cat([gradient.flatten() for step in self.gradients[first_step:] for gradient in step.values()])
         return of(flat).float().mean().item()
 
     def _keeper(self, name: str) -> Callable[[torch.Tensor], None]:

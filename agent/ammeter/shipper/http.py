@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import http.client
 import io
+import re
 import socket
 import threading
 import time
@@ -33,6 +34,8 @@ for an unlimited time."""
 
 SEND_BYTES = 2**16
 """Size of the pieces in which a request is sent."""
+
+_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class Collector:
@@ -270,4 +273,4 @@ def _reason_of(error: BaseException) -> str:
     """Returns the innermost reason, without the object names that urllib3 prepends."""
     reason = getattr(error, "reason", None) or error
     text = str(reason).rsplit(">: ", 1)[-1].rsplit("): ", 1)[-1]
-    return text or type(error).__name__
+    return _ERROR_NUMBER.sub("", text.removeprefix("Failed to establish a new connection: ")) or type(error).__name__

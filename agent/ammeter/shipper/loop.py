@@ -212,7 +212,7 @@ class Shipper:
             if all(delivery.up_to_date for delivery in self._active.values()):
                 return 1 if self._unopened else 0
             if all(self._gives_up(folder) for folder in self._active):
-                return self._report_undelivered("the collector does not accept them, or they cannot be read")
+                return self._report_undelivered("the collector does not accept the data, or the journal cannot be read")
         if self._deadline is not None:
             if not self._active:
                 return 0

@@ -105,7 +105,8 @@ def test_an_id_that_the_launcher_made_up_is_the_run_whatever_is_in_the_store() -
 
 def test_how_often_the_launcher_starts_again_is_told_where_it_does() -> None:
     assert [{}, {}, {"max_restarts": "3"}] == [
-        identity.launcher(each) for each in ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
+        identity.launcher(variables)
+        for variables in ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
     ]
 
 
@@ -137,10 +138,10 @@ def test_two_ranks_agree_on_one_run_although_the_first_does_not_wait_for_the_sec
         programs.start(RANK, tmp_path / str(rank), begin=begin, RANK=str(rank), **environment) for rank in range(2)
     ]
     ended = [program.end() for program in started]
-    assert [0, 0] == [each.code for each in ended], [each.err for each in ended]
-    assert 1 == len({each.out for each in ended})
-    hellos = [next(frame for frame in each.stream() if isinstance(frame, Hello)) for each in ended]
+    assert [0, 0] == [program.code for program in ended], [program.err for program in ended]
+    assert 1 == len({program.out for program in ended})
+    hellos = [next(frame for frame in program.stream() if isinstance(frame, Hello)) for program in ended]
     assert [(0, 2), (1, 2)] == [(hello.rank, hello.world_size) for hello in hellos]
     assert 1 == len({hello.run for hello in hellos})
     assert 2 == len({hello.stream for hello in hellos})
-    assert [[0], [0]] == [programs.steps(each.stream()) for each in ended]
+    assert [[0], [0]] == [programs.steps(program.stream()) for program in ended]

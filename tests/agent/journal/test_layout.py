@@ -32,8 +32,8 @@ def test_the_streams_of_a_run_are_those_with_a_lock_file(tmp_path: Path) -> None
     opened = [Journal(tmp_path / name) for name in ("b", "a")]
     (tmp_path / "no stream").mkdir()
     assert [tmp_path / "a", tmp_path / "b"] == journal.streams(tmp_path)
-    for each in opened:
-        each.close()
+    for writer in opened:
+        writer.close()
 
 
 def test_nothing_is_read_or_written_through_a_link(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import site
 import subprocess
 import sys
@@ -12,10 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.launcher import SITE, supervisor
-from ammeter.launcher.launch_folder import LaunchFolder, Note, start_ticks
-from ammeter.launcher.process_scanner import UnwatchedPython
-from ammeter.launcher.reasons import explain
 from tests.agent.launching import TRAINS, launch
 from tests.agent.programs import Ended, steps
 from tests.house.tree import ROOT
@@ -36,7 +31,7 @@ def _python(folder: Path, *lines: str) -> Path:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python in which ammeter is installed as its wheel installs it, beside the torch of this one."""
-    others = [f"import site; site.addsitedir({each!r})" for each in _packages()]
+    others = [f"import site; site.addsitedir({package!r})" for package in _packages()]
     python = _python(tmp_path_factory.mktemp("installed"), str(ROOT / "agent"), *others)
     text = (ROOT / "agent" / "ammeter_startup.pth").read_text()
     (
@@ -97,8 +92,8 @@ def test_nothing_is_left_of_a_launch(installed: Path, tmp_path: Path) -> None:
 
 def test_a_python_that_is_not_launched_has_nothing_of_ours(installed: Path) -> None:
     """But for the module that has looked for a launcher, where one runs just now."""
-    script = "import sys; print([each for each in sys.modules if each.startswith('ammeter')]"
-    script += " + [each for each in sys.meta_path if 'ammeter' in type(each).__module__])"
+    script = "import sys; print([name for name in sys.modules if name.startswith('ammeter')]"
+    script += " + [finder for finder in sys.meta_path if 'ammeter' in type(finder).__module__])"
     done = subprocess.run([installed, "-c", script], capture_output=True, text=True, timeout=60)
     assert ("[]\n", "") == (done.stdout, done.stderr)
 
@@ -112,9 +107,6 @@ def test_a_search_for_what_we_wait_for_finds_it_and_we_wait_on(installed: Path, 
     found = launch(STEPS, tmp_path, begin=looks + TRAINS, command=[str(installed), "script.py"]).end()
     assert (0, "True\ndone\n") == (found.code, found.out), found.err
     assert [0, 1, 2, 3] == steps(found.stream())
-
-
-# -- why not ----------------------------------------------------------------------------------------------------------
 
 
 def _torch(folder: Path, version: str, *, dynamo: bool = True) -> Path:
@@ -132,7 +124,7 @@ def _said(words: list[str], folder: Path, **environment: str) -> Ended:
 
 
 def _why(found: Ended) -> str:
-    (line,) = [each for each in found.err.splitlines() if each.startswith("ammeter: nothing was watched: ")]
+    (line,) = [line for line in found.err.splitlines() if line.startswith("ammeter: nothing was watched: ")]
     return line.removeprefix("ammeter: nothing was watched: ")
 
 
@@ -185,7 +177,7 @@ def test_where_torch_is_missing_that_is_said(bare: Path, tmp_path: Path) -> None
 )
 def test_how_a_python_kept_us_out_is_said(words: list[str], said: str, bare: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    command = [each.format(python=bare) for each in words]
+    command = [word.format(python=bare) for word in words]
     found = launch("time.sleep(0.8)", tmp_path, begin="import time\n", command=command).end()
     assert said in _why(found)
     assert str(bare) in _why(found)
@@ -233,91 +225,3 @@ def test_a_program_that_switches_us_off_is_told_as_that(tmp_path: Path) -> None:
 def test_a_program_that_writes_its_own_journal_elsewhere_is_told_as_that(tmp_path: Path) -> None:
     own = f"import ammeter\nrun = ammeter.watch(model, optimizer, dir={str(tmp_path / 'own')!r})\n"
     assert "the program calls ammeter.watch() itself" in _why(launch(own + STEPS, tmp_path).end())
-
-
-# -- parts ------------------------------------------------------------------------------------------------------------
-
-
-def _unwatched(*words: str, torch: bool = True, own: bool = False, path: str = str(SITE)) -> UnwatchedPython:
-    return UnwatchedPython(7, words, frozenset({"AMMETER_LAUNCH"}), path, torch, own)
-
-
-def test_what_came_nearest_to_training_is_said_first() -> None:
-    began = [Note(1, "began", "python a.py"), Note(2, "began", "python b.py")]
-    armed = [*began, Note(2, "torch", ""), Note(2, "armed", "2.6.0")]
-    shut = _unwatched("python", "-I", "c.py")
-    assert explain([], [*armed, Note(1, "refused", "no")], [shut], SITE, "")[0] == "no"
-    assert "c.py" in explain([], armed, [shut], SITE, "")[0]
-    assert (
-        "b.py imported torch 2.6.0"
-        in explain([], armed, [_unwatched("python", "-I", "c.py", torch=False)], SITE, "")[0]
-    )
-    assert ["python a.py never imported torch"] == explain([], began, [], SITE, "")
-
-
-def test_a_python_that_is_part_of_a_program_is_told_as_that() -> None:
-    (said,) = explain([], [], [_unwatched("./train", own=True)], SITE, "")
-    assert said.startswith("./train (process 7) embeds its own Python")
-
-
-def test_our_own_processes_are_no_reason() -> None:
-    (said,) = explain(
-        [], [], [_unwatched("python", "-S", "-E", "-m", "ammeter.shipper.process", "/x", torch=False)], SITE, ""
-    )
-    assert said.startswith("the command started no Python process")
-
-
-def test_how_a_command_ended_is_said_in_words() -> None:
-    assert ["", "ended with exit code 3", "was killed by SIGKILL"] == [
-        supervisor.describe_end(status) for status in (0, 3 << 8, 9)
-    ]
-
-
-def test_folders_of_launchers_that_were_killed_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path)
-    everyone = tmp_path / f"ammeter-launches-{os.geteuid()}"
-    first = LaunchFolder()
-    assert first.path is not None
-    assert everyone == first.path.parent
-    first.remove()
-    assert not everyone.exists()
-    for name in (f"{os.getppid()}.1", "4194305.5", "words"):
-        (everyone / name).mkdir(parents=True, exist_ok=True)
-    alive = everyone / f"{os.getppid()}.{start_ticks(os.getppid())}"
-    alive.mkdir()
-    LaunchFolder().remove()
-    assert [alive.name] == [each.name for each in everyone.iterdir()]
-    alive.rmdir()
-
-
-def test_a_launcher_that_cannot_be_seen_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one in another container with the same /dev/shm, whose process ids mean nothing here."""
-    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path)
-    body = (
-        "import sys; from pathlib import Path; from ammeter.launcher import launch_folder\n"
-        "launch_folder.SHARED_MEMORY, launch_folder.start_ticks = Path(sys.argv[1]), lambda process: '1'\n"
-        "folder = launch_folder.LaunchFolder(); print(folder.path, flush=True); sys.stdin.read(); folder.remove()\n"
-    )
-    words = [sys.executable, "-c", body, str(tmp_path)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        folder = Path(other.stdout.readline().strip())
-        LaunchFolder().remove()
-        assert (folder / "notes").exists()
-        other.stdin.close()
-        other.wait(30)
-    assert not folder.exists()
-
-
-def test_where_shared_memory_is_not_ours_there_are_notes_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ammeter.launcher.launch_folder.SHARED_MEMORY", tmp_path / "file")
-    (tmp_path / "file").write_text("")
-    notes = LaunchFolder()
-    assert notes.path is not None
-    (notes.path / "notes").write_text("12\tbegan\tpython x.py\nhalf a li\n12\tarmed\t2.6.0\n")
-    assert [Note(12, "began", "python x.py"), Note(12, "armed", "2.6.0")] == notes.notes()
-    notes.remove()
-    assert [] == notes.notes()

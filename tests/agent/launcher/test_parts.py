@@ -79,7 +79,7 @@ def test_a_run_that_was_named_keeps_its_id_or_gets_one_from_its_name() -> None:
 
 def test_the_tasks_of_a_slurm_step_are_one_run_and_its_steps_are_several() -> None:
     tasks = [{"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": str(n)} for n in (0, 1)]
-    one, other = (determine_run(each, ["python", "train.py"]) for each in tasks)
+    one, other = (determine_run(task, ["python", "train.py"]) for task in tasks)
     assert one == other
     assert one[0] != determine_run({**tasks[0], "SLURM_STEP_ID": "1"}, ["python", "train.py"])[0]
 

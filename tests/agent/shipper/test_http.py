@@ -50,8 +50,8 @@ def test_nobody_there_is_an_answer_too_and_is_told_once() -> None:
         lines: list[str] = []
         nobody = Collector(f"http://127.0.0.1:{taken.getsockname()[1]}", None, lambda *said: lines.append(said[2]))
         answers = [nobody.send(RUN, STREAM, 0, 7, Batch()) for _ in range(3)]
-    assert [0, 0, 0] == [each.status for each in answers]
-    assert all(each.unavailable for each in answers)
+    assert [0, 0, 0] == [answer.status for answer in answers]
+    assert all(answer.unavailable for answer in answers)
     assert 1 == len(lines)
     assert "Connection refused" in lines[0]
 

@@ -73,20 +73,20 @@ def test_a_stream_whose_requests_hang_does_not_hold_up_the_others(double: Collec
     opened = [here(run_folder, f"{index}" * 32) for index in range(4)]
     release = threading.Event()
     double.rules.append(lambda request: Reply(hang=release) if request.stream.startswith("0") else None)
-    for each in opened:
-        fill(each)
+    for writer in opened:
+        fill(writer)
     ship.start(run_folder, double.url)
     until(lambda: len({request.stream for request in double.requests}) == 4)
-    for each in opened:
-        end(each)
+    for writer in opened:
+        end(writer)
     begun = time.monotonic()
-    until(lambda: all(double.has_bye(each.folder.name) for each in opened[1:]))
+    until(lambda: all(double.has_bye(writer.folder.name) for writer in opened[1:]))
     assert time.monotonic() - begun < 2
     double.rules.clear()
     release.set()
     until(lambda: double.has_bye("0" * 32))
-    for each in opened:
-        assert_delivered_once(double, each.folder)
+    for writer in opened:
+        assert_delivered_once(double, writer.folder)
 
 
 def test_a_terminated_shipper_first_delivers_what_ended_with_it(

@@ -39,8 +39,8 @@ def test_a_terminated_shipper_does_not_wait_for_a_writer_that_goes_on(
 
 def test_once_sends_what_is_there_of_a_live_run_and_of_dead_ones(double: CollectorDouble, tmp_path: Path) -> None:
     live, other = writer(tmp_path / RUN), writer(tmp_path / str(uuid.uuid4()), "b" * 32)
-    for each in (live, other):
-        fill(each)
+    for written in (live, other):
+        fill(written)
     end(other)
     result = ship_once(tmp_path, double.url)
     assert (0, "") == (result.returncode, result.stderr)
@@ -69,9 +69,9 @@ def test_once_without_a_collector_says_what_is_left_and_fails(tmp_path: Path) ->
 
 def test_only_streams_of_the_named_host_are_shipped(double: CollectorDouble, run_folder: Path) -> None:
     mine, theirs = here(run_folder), writer(run_folder, "b" * 32)
-    for each in (mine, theirs):
-        fill(each)
-        end(each)
+    for written in (mine, theirs):
+        fill(written)
+        end(written)
     assert 0 == ship_once(run_folder, double.url, "--host", identity.host()).returncode
     assert [STREAM] == list(double.offsets)
 

@@ -65,18 +65,18 @@ def test_starting_takes_the_training_process_a_few_milliseconds(double: Collecto
 
 def test_several_ranks_start_one_shipper(double: CollectorDouble, run_folder: Path) -> None:
     opened = [here(run_folder, uuid.uuid4().hex) for _ in range(4)]
-    for each in opened:
-        fill(each)
+    for rank in opened:
+        fill(rank)
         assert ship.start(run_folder, double.url) is None
     until(lambda: len(double.offsets) == 4)
     only = shipper_pid(run_folder)
-    for each in opened:
-        end(each)
-    until(lambda: all(double.has_bye(each.folder.name) for each in opened))
+    for rank in opened:
+        end(rank)
+    until(lambda: all(double.has_bye(rank.folder.name) for rank in opened))
     assert only == shipper_pid(run_folder)
-    for each in opened:
-        assert_delivered_once(double, each.folder)
-        assert 1 == len({request.begin for request in double.requests if request.stream == each.folder.name} & {0})
+    for rank in opened:
+        assert_delivered_once(double, rank.folder)
+        assert 1 == len({request.begin for request in double.requests if request.stream == rank.folder.name} & {0})
     until(lambda: ended(run_folder))
 
 
@@ -100,7 +100,7 @@ def test_a_program_whose_collector_is_away_is_told_at_its_end(
     assert RUN == run.id
     run.close()
     assert f"after 0.2 s {url} has not acknowledged all of this run; the shipper retries" in caplog.text
-    assert f"Meanwhile: ammeter report {run_folder}" in caplog.text
+    assert f"Until then: ammeter report {run_folder}" in caplog.text
     until(lambda: shipper_pid(run_folder))
 
 

@@ -53,7 +53,7 @@ def found(program: Program, seconds: float = 10) -> Finding:
     folder = program.end().folder
     (run,) = folder.iterdir()
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not all(journal.ended(each) for each in journal.streams(run)):
+    while time.monotonic() < deadline and not all(journal.ended(stream) for stream in journal.streams(run)):
         time.sleep(0.05)
     (told,) = diagnosis.diagnose(run).findings
     return told.finding

@@ -58,8 +58,10 @@ def read(folder: Path, seconds: float = 3.0, every: float = 5.0) -> tuple[list[l
     command = [sys.executable, "-c", READ, str(folder / RUN), str(seconds), str(every)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stderr)
-    streams = [present_frames(each) for each in journal.streams(folder / RUN)]
-    return [each for each in streams if isinstance(each[0], Hello) and each[0].role == "host"], done.stdout.splitlines()
+    streams = [present_frames(stream) for stream in journal.streams(folder / RUN)]
+    return [
+        frames for frames in streams if isinstance(frames[0], Hello) and frames[0].role == "host"
+    ], done.stdout.splitlines()
 
 
 def test_the_stream_says_whose_it_is_which_devices_there_are_and_what_they_do(library: FakeNvml) -> None:
@@ -72,12 +74,12 @@ def test_the_stream_says_whose_it_is_which_devices_there_are_and_what_they_do(li
     assert isinstance(found, Event)
     devices = [{"gpu": str(number), "uuid": UUIDS[number], "model": MODEL} for number in (0, 1)]
     assert ("devices.found", {"devices": devices}) == (found.name, found.data)
-    values = columns.view(first.schema, [each for each in rows if isinstance(each, Steps)])
+    values = columns.view(first.schema, [frame for frame in rows if isinstance(frame, Steps)])
     assert [[512.0], [61.0]] == [values.scalar(name).tolist() for name in ("power_watts.1", "temperature_celsius.0")]
     assert isinstance(last, Bye)
     assert ("closed", []) == (last.reason, lines)
-    for each in several:
-        each.close()
+    for rank_journal in several:
+        rank_journal.close()
 
 
 def test_a_driver_that_hangs_ends_the_stream_with_nothing_known_and_is_said_once(library: FakeNvml) -> None:
@@ -113,7 +115,7 @@ def test_a_reading_that_is_left_alone_is_in_the_stream_and_in_the_log_once(libra
     alone = rank(library.folder, 0)
     library.set(power="unsupported")
     ((_, _, *frames, _),), lines = read(library.folder, every=0.1)
-    (told,) = [each for each in frames if isinstance(each, Event)]
+    (told,) = [frame for frame in frames if isinstance(frame, Event)]
     why = "NVMLError_NotSupported: Not Supported"
     assert ("device.unreadable", {"gpu": "0", "reading": "power_watts", "why": why}) == (told.name, told.data)
     assert [f"power_watts of device 0 is no longer read: {why}"] == lines

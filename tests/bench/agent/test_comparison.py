@@ -27,7 +27,7 @@ class Counting(Peer):
         self.gradients_seen = self.steps_seen = 0
 
     def on_gradients(self) -> None:
-        assert all(each.grad is not None for each in self.training.model.parameters())
+        assert all(parameter.grad is not None for parameter in self.training.model.parameters())
         self.gradients_seen += 1
 
     def on_step_end(self, loss: torch.Tensor) -> None:
@@ -143,7 +143,7 @@ def test_peers_are_measured_equally_often_when_the_deadline_passes(monkeypatch: 
     monkeypatch.setattr("bench.agent.comparison.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("bench.agent.comparison.seconds_per_step", lambda training, steps: 1.0)
     found = compare(TINY["bf16"], [First, Second], Sampling(pairs=9, steps=1, deadline=5))
-    assert [4, 4] == [len(each.bare) for each in found if isinstance(each, Outcome)]
+    assert [4, 4] == [len(outcome.bare) for outcome in found if isinstance(outcome, Outcome)]
 
 
 def test_the_ratio_is_that_of_a_typical_pair_and_rare_expensive_blocks_show_in_the_means() -> None:
@@ -168,10 +168,10 @@ def drifting(seed: int, cost: float, pairs: int = 18) -> Outcome:
 @pytest.mark.parametrize("cost", [1.0, 1.02, 1.5])
 def test_on_a_drifting_machine_the_ratio_is_unbiased_and_varies_less_than_others(cost: float) -> None:
     measured = [drifting(seed, cost) for seed in range(600)]
-    ratios = [each.ratio / cost for each in measured]
+    ratios = [outcome.ratio / cost for outcome in measured]
     others = (
-        [median(each.watched) / median(each.bare) / cost for each in measured],
-        [each.mean_ratio / cost for each in measured],
+        [median(outcome.watched) / median(outcome.bare) / cost for outcome in measured],
+        [outcome.mean_ratio / cost for outcome in measured],
     )
     assert pytest.approx(1, abs=4 * stdev(ratios) / math.sqrt(600)) == mean(ratios)
     assert 0.011 > stdev(ratios)

@@ -17,14 +17,18 @@ OF_TORCH = (other_peers.Norms, other_peers.DetectAnomaly, other_peers.EmptyHooks
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_every_peer_that_needs_no_package_is_measured(precision: str) -> None:
     found = compared(OF_TORCH, TINY[precision])
-    assert [each.name for each in OF_TORCH] == [each.name for each in found if isinstance(each, Outcome)]
+    assert [peer.name for peer in OF_TORCH] == [peer.name for peer in found if isinstance(peer, Outcome)]
     assert not torch.is_anomaly_enabled()
 
 
 def test_each_preset_reports_its_cost_and_reads_as_often_as_promised() -> None:
-    said = {each.name: each.self_reported for each in compared(PRESETS, TINY["fp32"]) if isinstance(each, Outcome)}
-    assert {each.name for each in PRESETS} == set(said)
-    assert all(0 < each["overhead"] < 1 and 0 < each["mean_overhead"] < 1 for each in said.values())
+    said = {
+        outcome.name: outcome.self_reported
+        for outcome in compared(PRESETS, TINY["fp32"])
+        if isinstance(outcome, Outcome)
+    }
+    assert {peer.name for peer in PRESETS} == set(said)
+    assert all(0 < report["overhead"] < 1 and 0 < report["mean_overhead"] < 1 for report in said.values())
     assert (1, 1) == (said[ammeter_peers.AmmeterFull.name]["norms"], said[ammeter_peers.AmmeterFull.name]["statistics"])
     assert 0 == said[ammeter_peers.AmmeterLight.name]["statistics"]
 

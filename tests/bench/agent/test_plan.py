@@ -12,25 +12,25 @@ from bench.agent.plan import phases_of
 
 
 def test_ammeter_is_measured_before_other_packages_start_threads() -> None:
-    phases = [each.peers for each in phases_of(plan.Plan(), [""])]
+    phases = [phase.peers for phase in phases_of(plan.Plan(), [""])]
     ours = phases[: -2 * len(OTHERS)]
     assert 5 * [[Nothing, ammeter_peers.Ammeter]] == ours[:5]
-    assert {Nothing, *PRESETS} == {each for phase in ours for each in phase}
-    assert 2 * [[each] for each in OTHERS] == phases[-2 * len(OTHERS) :]
+    assert {Nothing, *PRESETS} == {peer for phase in ours for peer in phase}
+    assert 2 * [[peer] for peer in OTHERS] == phases[-2 * len(OTHERS) :]
 
 
 @pytest.mark.parametrize("words", [[""], ["ammeter"], ["ammeter", "nothing"]])
 def test_the_idle_peer_is_measured_first_and_as_often_as_the_default_preset(words: list[str]) -> None:
-    with_default = [each for each in phases_of(plan.Plan(), words) if ammeter_peers.Ammeter in each.peers]
-    with_nothing = [each for each in phases_of(plan.Plan(), words) if Nothing in each.peers]
+    with_default = [phase for phase in phases_of(plan.Plan(), words) if ammeter_peers.Ammeter in phase.peers]
+    with_nothing = [phase for phase in phases_of(plan.Plan(), words) if Nothing in phase.peers]
     assert with_default == with_nothing
     assert [2 * 5 * [Nothing], 3 * [Nothing]] == [
-        [each.peers[0] for each in with_nothing if each.short is short] for short in (False, True)
+        [phase.peers[0] for phase in with_nothing if phase.short is short] for short in (False, True)
     ]
 
 
 def test_a_periodic_peer_gets_time_for_its_periods() -> None:
-    phases = {each.peers[0]: each for each in phases_of(plan.Plan(), ["wandb"])}
+    phases = {phase.peers[0]: phase for phase in phases_of(plan.Plan(), ["wandb"])}
     each_step, now_and_then = phases[other_peers.Wandb], phases[other_peers.Wandb100]
     assert 2 * 100 <= now_and_then.sampling.watched_steps(other_peers.Wandb100) * now_and_then.sampling.pairs
     assert now_and_then.expected_ms > each_step.expected_ms

@@ -22,12 +22,14 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     report.write(results, tmp_path, "make bench")
     result = json.loads((tmp_path / "agent.json").read_text())
     for name in (Nothing.name, "ammeter"):
-        assert [2, 2, 1] == [len(each["repeats"][name]) for each in result["sections"]]
-    names = [each["name"] for each in result["sections"][0]["outcomes"]]
+        assert [2, 2, 1] == [len(section["repeats"][name]) for section in result["sections"]]
+    names = [outcome["name"] for outcome in result["sections"][0]["outcomes"]]
     presets = [Nothing.name, "ammeter", "ammeter, preset light", "ammeter, preset full"]
     assert [*presets, "module hooks that do nothing"] == names
-    assert presets == [each["name"] for each in result["sections"][2]["outcomes"]]
-    assert [6, 6, 3] == [len(each["bare_seconds"]) for each in result["sections"][0]["outcomes"][:3]]  # two repeats
+    assert presets == [outcome["name"] for outcome in result["sections"][2]["outcomes"]]
+    assert [6, 6, 3] == [
+        len(outcome["bare_seconds"]) for outcome in result["sections"][0]["outcomes"][:3]
+    ]  # two repeats
     text = (tmp_path / "agent.md").read_text()
     first = readme.table(tmp_path / "agent.md").splitlines()
     assert 2 + len(names) == len(first)
@@ -42,7 +44,7 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
 def test_peers_beyond_the_time_limit_are_skipped_by_name() -> None:
     results = runner.measure(replace(PLAN, repeats=1, minutes=0.0), ["preset"], Console(quiet=True))
     assert 3 == len(results.sections)
-    assert all([] == each.outcomes for each in results.sections)
+    assert all([] == section.outcomes for section in results.sections)
     assert "bf16, 1,464 weights: left out: ammeter, preset light: the time was up." in report.remarks(results)
 
 

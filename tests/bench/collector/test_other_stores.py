@@ -13,7 +13,7 @@ from bench.collector.synthetic_run import FULL_SCHEMA, new_run
 
 def test_remote_write_sends_each_value_with_its_time_and_labels() -> None:
     (rank,) = new_run(1, 3, 1_790_000_000 * 10**9)
-    found = [series(each) for number, each in fields(next(other_stores._requests(rank, 2, 3))) if number == 1]
+    found = [series(field) for number, field in fields(next(other_stores._requests(rank, 2, 3))) if number == 1]
     assert 1200 == len(found)
     place = FULL_SCHEMA.scalars.index("loss")
     labels, samples = found[place]
@@ -28,7 +28,7 @@ def series(message: bytes) -> tuple[dict[str, str], list[tuple[float, int]]]:
     parts = list(fields(message))
     pairs = [[text.decode() for _, text in fields(part)] for number, part in parts if number == 1]
     samples = [dict(fields(part)) for number, part in parts if number == 2]
-    return dict(pairs), [(struct.unpack("<d", each[1])[0], each[2]) for each in samples]
+    return dict(pairs), [(struct.unpack("<d", sample[1])[0], sample[2]) for sample in samples]
 
 
 def fields(message: bytes) -> Any:

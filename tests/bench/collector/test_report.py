@@ -29,14 +29,14 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     results = runner.measure(TINY, ["ammeter", "victoria", "prometheus"])
     assert ["victoria-metrics: there is none", "prometheus: there is none"] == results.missing
     assert [("ammeter", 10, 2 * 20 * 1200), ("ammeter", 1, 2 * 2 * 1200)] == [
-        (each.fed.name, each.rows, each.fed.values) for each in results.ingested
+        (ingested.fed.name, ingested.rows, ingested.fed.values) for ingested in results.ingested
     ]
     report.write(results, tmp_path, "make bench-collector")
     assert 4 == len(readme.table(tmp_path / "collector.md").splitlines())
     text = (tmp_path / "collector.md").read_text()
     for what in ("200 columns over 20 steps", "one column over 2,000 steps", "/metrics with 2 live runs"):
         assert f"| {what} |" in text
-    assert [10, 1] == [each["rows"] for each in json.loads((tmp_path / "collector.json").read_text())["taken"]]
+    assert [10, 1] == [load["rows"] for load in json.loads((tmp_path / "collector.json").read_text())["taken"]]
 
 
 def missing(name: str) -> str:
@@ -46,7 +46,7 @@ def missing(name: str) -> str:
 def test_a_missed_limit_is_reported() -> None:
     cost = IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
     results = Results([Ingested(100, cost), Ingested(1, replace(cost, values=999_999))])
-    assert [True, False] == [each.is_met for each in report.limits(results)]
+    assert [True, False] == [limit.is_met for limit in report.limits(results)]
     results.ingested.append(Ingested(100, replace(cost, name="victoria-metrics", values=6_100_000)))
     *_, times = report.limits(results)
     assert "times VictoriaMetrics' remote write: 4.92, at least 5: missed" == str(times)
@@ -57,7 +57,7 @@ def test_slow_responses_and_delayed_batches_miss_their_limits() -> None:
     took = {report.LIST: 51.0, report.SCRAPE: 299.0, BATCH_ALONE: 5.0, BATCH_DURING_SCRAPES: 26.0}
     asked = [Latency(what, "ammeter", 1.0, p95, 900.0, 1) for what, p95 in took.items()]
     found = report.limits(Results([Ingested(100, cost)], asked))[2:]
-    assert [False, True, False] == [each.is_met for each in found]
+    assert [False, True, False] == [limit.is_met for limit in found]
     assert "delay of a batch by scrapes, 95th percentile in ms: 21.00, at most 20: missed" == str(found[-1])
 
 

@@ -21,7 +21,7 @@ def test_all_guards_at_once_leave_a_healthy_run_unchanged_to_the_last_bit(tmp_pa
     assert (True, (), "") == (found.same, found.did, found.trouble)
     guarded, unguarded = tmp_path / healthy_runs.GUARDED, tmp_path / healthy_runs.UNGUARDED
     assert (guarded / "bits").read_text() == (unguarded / "bits").read_text()
-    wrote = [each.data["action"] for each in healthy_runs.guard_events(tmp_path / healthy_runs.GUARDED / "journal")]
+    wrote = [event.data["action"] for event in healthy_runs.guard_events(tmp_path / healthy_runs.GUARDED / "journal")]
     assert {healthy_runs.WROTE} == set(wrote)
     assert [] == healthy_runs.guard_events(tmp_path / healthy_runs.UNGUARDED / "journal")
 
@@ -30,7 +30,7 @@ def test_an_action_of_a_guard_in_a_healthy_run_is_reported(tmp_path: Path, monke
     monkeypatch.setattr(healthy_runs, "all_guards", lambda: [ammeter.guards.Scale(ceiling=2.0**12)])
     found = healthy_runs.compare(ZooCase("growth and then a backoff", precision="fp16"), tmp_path)
     assert not found.same
-    assert "scale restored" in {each.partition(" at ")[0] for each in found.did}
+    assert "scale restored" in {guarded.partition(" at ")[0] for guarded in found.did}
     assert str(found).endswith("another run")
     row = healthy_runs.table([found])[1]
     assert ("growth and then a backoff", "1", "0") == row[:3]

@@ -47,8 +47,8 @@ def test_the_seeds_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "measure", measure)
     for words in ([], ["--seeds", "8", "6", "8"], ["--seeds", "8", "6", "--quick"]):
         zoo.main(words)
-    assert [(0, 1, 2), (8, 6), (8,)] == [each.seeds for each in plans]
-    assert {8, 6} == {each.seed for each in Plan(seeds=plans[1].seeds, only=["scale"]).cases()}
+    assert [(0, 1, 2), (8, 6), (8,)] == [plan.seeds for plan in plans]
+    assert {8, 6} == {case.seed for case in Plan(seeds=plans[1].seeds, only=["scale"]).cases()}
 
 
 def test_quick_numbers_do_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,11 +67,11 @@ def test_the_smallest_zoo_finds_a_fault_and_leaves_a_healthy_run_alone(
     )
     assert 0 == ran.returncode, ran.stdout + ran.stderr
     told = json.loads((tmp_path / "zoo.json").read_text())
-    assert {("nonfinite-gradient", True)} == {(each["first"], each["culprit"]) for each in told["broken"]}
-    assert plan.archs() == [each["case"]["arch"] for each in told["broken"]]
-    assert {"", "a fused optimizer"} == {each["case"].get("what", "") for each in told["healthy"]}
-    assert all([] == each["pages"] + each["tickets"] for each in told["healthy"])
+    assert {("nonfinite-gradient", True)} == {(case["first"], case["culprit"]) for case in told["broken"]}
+    assert plan.archs() == [case["case"]["arch"] for case in told["broken"]]
+    assert {"", "a fused optimizer"} == {case["case"].get("what", "") for case in told["healthy"]}
+    assert all([] == case["pages"] + case["tickets"] for case in told["healthy"])
     assert "| ammeter | 2 of 2 (100.0 %) |" in readme.table(tmp_path / "zoo.md")
-    assert ANOMALY in {detector for each in told["broken"] for detector in each["others"]}
+    assert ANOMALY in {detector for case in told["broken"] for detector in case["others"]}
     assert 0 == zoo.main(words)  # goes on where nothing is left to train
     assert "seed 0:" not in capsys.readouterr().out

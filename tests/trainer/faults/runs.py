@@ -58,7 +58,7 @@ def same_network(seen: Seen) -> tuple[str, str]:
 
 def path(seen: Seen, module: torch.nn.Module, weight: str) -> str:
     """The weight's name in the whole network."""
-    return next(f"{name}.{weight}" for name, each in seen.model.named_modules() if each is module)
+    return next(f"{name}.{weight}" for name, submodule in seen.model.named_modules() if submodule is module)
 
 
 def bad_rows(gradients: dict[str, torch.Tensor]) -> dict[str, set[int]]:

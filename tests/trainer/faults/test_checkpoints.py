@@ -41,7 +41,7 @@ def shows_resume_mismatch(run: Summary, seen: Seen) -> None:
     assert run.val_loss == healthy(seen).val_loss
     whole, forgot = (resumed(seen, *words) for words in ((), ("--fault", "resume-mismatch")))
     assert whole[: STEPS + 1] == forgot[: STEPS + 1]
-    assert max(abs(each - other) for each, other in zip(whole[STEPS:], forgot[STEPS:], strict=True)) > 1e-3
+    assert max(abs(loss - other) for loss, other in zip(whole[STEPS:], forgot[STEPS:], strict=True)) > 1e-3
 
 
 def resumed(seen: Seen, *words: str) -> list[float]:

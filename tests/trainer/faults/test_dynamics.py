@@ -18,7 +18,9 @@ pytestmark = pytest.mark.long
 
 def shows_gradient_spike(run: Summary, seen: Seen) -> None:
     trained(seen, "--fault", "gradient-spike@50", "--precision", "bf16")
-    norms = [float(torch.stack([each.norm() for each in step.values()]).norm()) for step in stand_in().gradients]
+    norms = [
+        float(torch.stack([gradient.norm() for gradient in step.values()]).norm()) for step in stand_in().gradients
+    ]
     assert min(norms[50:54]) > 20 * max(norms[:50])
     assert max(norms[54:]) < 20 * max(norms[:50])
     assert max(stand_in().losses[51:58]) > stand_in().losses[49] + 0.2
@@ -40,8 +42,8 @@ def shows_stagnation(run: Summary, seen: Seen) -> None:
 
 def shows_half_master_weights(run: Summary, seen: Seen) -> None:
     weights = dict(seen.model.named_parameters())
-    assert {torch.bfloat16} == {each.dtype for each in weights.values()}
-    gains = torch.cat([each for name, each in weights.items() if "norm" in name and name.endswith("weight")])
+    assert {torch.bfloat16} == {weight.dtype for weight in weights.values()}
+    gains = torch.cat([weight for name, weight in weights.items() if "norm" in name and name.endswith("weight")])
     assert (gains == 1).float().mean() > 0.95
     assert run.val_loss > healthy(seen, "--precision", "bf16").val_loss
 
@@ -51,25 +53,25 @@ def shows_lost_updates(run: Summary, seen: Seen) -> None:
     assert healthy(seen).val_loss == run.val_loss
     average = Average(seen.model)
     average.update_parameters(seen.model)
-    before = [each.clone() for each in average.parameters()]
+    before = [parameter.clone() for parameter in average.parameters()]
     with torch.no_grad():
-        for each in seen.model.parameters():
-            each.mul_(1.1)
+        for parameter in seen.model.parameters():
+            parameter.mul_(1.1)
     for _ in range(100):
         average.update_parameters(seen.model)
     assert all(map(torch.equal, before, average.parameters()))
 
 
 def shows_half_optimizer_state(run: Summary, seen: Seen) -> None:
-    states = [state for each in seen.optimizers for state in each.state.values()]
-    kept = [each for state in states for each in state.values() if each.dim()]
-    assert {torch.bfloat16} == {each.dtype for each in kept}
+    states = [state for optimizer in seen.optimizers for state in optimizer.state.values()]
+    kept = [value for state in states for value in state.values() if value.dim()]
+    assert {torch.bfloat16} == {value.dtype for value in kept}
     assert run.val_loss != healthy(seen).val_loss
 
 
 def turned(seen: Seen) -> float:
     """The cosine between the gradients of two neighbouring steps, late in the run, in the middle."""
-    late = [torch.cat([each.flatten() for each in step.values()]) for step in seen.gradients[-20:]]
+    late = [torch.cat([gradient.flatten() for gradient in step.values()]) for step in seen.gradients[-20:]]
     pairs = itertools.pairwise(late)
     return float(torch.stack([torch.cosine_similarity(*pair, dim=0) for pair in pairs]).median())
 

@@ -35,7 +35,7 @@ def shows_scale_underflowed(run: Summary, seen: Seen) -> None:
     assert 21 == run.applied  # one step too many
     assert all(map(math.isfinite, seen.losses[:21]))
     assert all(map(math.isnan, seen.losses[21:]))
-    assert not any(each.isfinite().any() for each in seen.model.parameters())
+    assert not any(parameter.isfinite().any() for parameter in seen.model.parameters())
 
 
 def shows_gradient_underflow(run: Summary, seen: Seen) -> None:

@@ -22,7 +22,7 @@ def shows_fp32_fallback(run: Summary, seen: Seen) -> None:
 
 def shows_misaligned_matmul(run: Summary, seen: Seen) -> None:
     part, weight = {"gpt": (seen.model.head, [131, 32]), "cnn": (seen.model.blocks[1].mlp, [67, 16, 1, 1])}[arch(seen)]
-    assert weight in [shape for each in profiled(part, seen).events() for shape in each.input_shapes]
+    assert weight in [shape for event in profiled(part, seen).events() for shape in event.input_shapes]
     learns_as_a_healthy_run(run, seen)
 
 
@@ -60,7 +60,7 @@ def profiled(module: torch.nn.Module, seen: Seen) -> Any:
 
 def casts(module: torch.nn.Module, seen: Seen) -> int:
     """To half precision, while it runs once."""
-    return sum(each.count for each in profiled(module, seen).key_averages() if each.key == "aten::_to_copy")
+    return sum(average.count for average in profiled(module, seen).key_averages() if average.key == "aten::_to_copy")
 
 
 @pytest.mark.parametrize("arch", ["gpt", "cnn"])

@@ -34,13 +34,13 @@ def shows_nonfinite_weights(run: Summary, seen: Seen) -> None:
     assert 20 == run.applied
     assert all(map(math.isfinite, seen.losses[:20]))
     assert all(map(math.isnan, seen.losses[20:]))
-    bad = {name: int((~each.isfinite()).sum()) for name, each in seen.model.named_parameters()}
+    bad = {name: int((~parameter.isfinite()).sum()) for name, parameter in seen.model.named_parameters()}
     assert {"blocks.1.mlp.fc.weight": 1} == {name: count for name, count in bad.items() if count}
 
 
 def shows_eps_underflow(run: Summary, seen: Seen) -> None:
     assert math.isfinite(seen.losses[0])
-    assert all(each.isfinite().all() for each in seen.gradients[0].values())
+    assert all(gradient.isfinite().all() for gradient in seen.gradients[0].values())
     assert all(map(math.isnan, seen.losses[1:]))
 
 
@@ -56,7 +56,7 @@ def nan_from_step_20(run: Summary, seen: Seen) -> None:
     assert 20 == run.applied
     assert all(map(math.isfinite, seen.losses[:20]))
     assert not any(map(math.isfinite, seen.losses[20:]))
-    assert all(each.isfinite().all() for each in seen.model.parameters())
+    assert all(parameter.isfinite().all() for parameter in seen.model.parameters())
 
 
 @pytest.mark.parametrize("arch", ["gpt", "cnn"])

@@ -35,7 +35,7 @@ from ammeter_server.db import Store, connect
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge
 from tests import forked
-from tests.agent.report.test_report import written
+from tests.agent.report.reporting import written
 from tests.agent.streams import BROKEN, HEALTHY, Stream, views
 from tests.agent.verdicts.test_all import chaos
 from tests.server.feeding import serving

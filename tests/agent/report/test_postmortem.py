@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from ammeter.__main__ import main
 from ammeter.recording import budget as schedule
-from tests.agent.report.test_report import written
+from tests.agent.report.reporting import written
 from tests.agent.streams import BROKEN, Stream, warm
 from tests.agent.training import watching
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,34 +17,10 @@ from ammeter.journal import Journal, find
 from ammeter.report import diagnosis
 from ammeter.report.diagnosis import ReportedFinding, _keep_latest
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema
-from ammeter.wire.printable import INVISIBLE_BREAK
+from ammeter.wire.frames import Bye, Hello, Lost, Schema
 from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
+from tests.agent.report.reporting import RUN, as_json, as_text, written
 from tests.agent.streams import BROKEN, Stream, warm
-
-RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
-
-
-def written(stream: Stream, folder: Path, rank: int = 0, run: str = RUN, **said: Any) -> Path:
-    """The stream as a journal in <folder>/<run>/<stream>; whoever wrote it is gone."""
-    writer = Journal(folder / run / uuid.uuid4().hex)
-    for frame in stream.frames:
-        if isinstance(frame, Hello):
-            writer.hello(msgspec.structs.replace(frame, run=run, stream=writer.folder.name, rank=rank, **said))
-        else:
-            writer.append(frame)
-    writer.close()
-    return writer.folder
-
-
-def as_json(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
-    main(["report", *map(str, words), "--json"])
-    return json.loads(capsys.readouterr().out)
-
-
-def as_text(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    main(["report", *map(str, words)])
-    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("verdict", BROKEN)
@@ -247,71 +221,6 @@ def test_columns_may_change_on_the_way(tmp_path: Path) -> None:
         stream.good(65536, accuracy=0.5)
     summary = diagnosis.diagnose(written(stream.bye(), tmp_path)).as_json()["summary"]
     assert (40, 40) == (summary["steps"], summary["applied"])
-
-
-def test_numbers_that_are_not_finite_are_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {"clip": float("inf"), "betas": [0.9, float("nan")]}
-    written(warm().good(65536, loss=float("inf")).bye(), tmp_path, config=config)
-    told = as_json(capsys, tmp_path)
-    assert ["Infinity"] == [finding["evidence"]["loss"] for finding in told["findings"]]
-    assert {"clip": "Infinity", "betas": [0.9, "NaN"]} == told["run"]["config"]
-
-
-def test_names_from_a_run_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evil = "\x1b[31m[bold]gpt[/bold]\x07"
-    written(warm().bye(), tmp_path, name=evil, host=evil)
-    main(["report", str(tmp_path)])
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "\x07" not in out
-    assert "[bold]gpt[/bold]" in out
-
-
-STEERS = "".join(map(chr, range(32))) + "\x7f\x85\x9b2J\u2028\u202e\u2066\ufeff\U000e0041"
-
-
-def steering(value: Any) -> Any:
-    """The same with what steers a terminal behind each text."""
-    if isinstance(value, dict):
-        return {name: steering(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [steering(member) for member in value]
-    return value + STEERS if isinstance(value, str) else value
-
-
-def said_by_a_hostile_run(stream: Stream) -> Stream:
-    tensors = [msgspec.structs.replace(tensor, name=tensor.name + STEERS) for tensor in stream.schema.tensors]
-    schema = msgspec.structs.replace(stream.schema, tensors=tuple(tensors))
-    said = dict.fromkeys(("name", "project", "host"), f"x{STEERS}")
-    told = {name: {f"baseline{STEERS}": STEERS, "x": STEERS} for name in ("config", "tags", "environment")}
-    for at, frame in enumerate(stream.frames):
-        if isinstance(frame, Hello):
-            stream.frames[at] = msgspec.structs.replace(frame, schema=schema, **said, **told)
-        elif isinstance(frame, Event):
-            stream.frames[at] = msgspec.structs.replace(frame, data=steering(frame.data))
-    stream.frames.append(Lost(f"cap{STEERS}", 1))
-    stream.event(f"a.b{STEERS}", x=STEERS)
-    return stream.bye("exception", STEERS)
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_nothing_that_a_run_says_steers_the_terminal(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written(said_by_a_hostile_run(BROKEN[name]()), tmp_path)
-    for words in (["report"], ["report", "--json"], ["report", "--postmortem", "-"], ["gate"], ["gate", "--json"]):
-        main([words[0], str(tmp_path), *([str(tmp_path / RUN)] if words[0] == "gate" else []), *words[1:]])
-        said = capsys.readouterr()
-        assert len(said.out) > 100
-        assert "" == said.err
-        kept = "\n" + INVISIBLE_BREAK  # the latter keeps an @ from being a mention
-        assert set() == {sign for sign in said.out if not sign.isprintable() and sign not in kept}, words
-
-
-def test_json_with_signs_escaped_means_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(warm().bye(), tmp_path, name=STEERS, tags={STEERS: STEERS})
-    told = as_json(capsys, tmp_path)["run"]
-    assert (STEERS, {STEERS: STEERS}) == (told["name"], told["tags"])
 
 
 def test_a_thousand_steps_are_all_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import ammeter
 from ammeter.__main__ import main
 from ammeter.report import diagnosis
 from ammeter.wire.frames import Hello, Schema
-from tests.agent.report.test_report import as_json, as_text, written
+from tests.agent.report.reporting import as_json, as_text, written
 from tests.agent.streams import Stream, findings
 
 CRITIC, MAKER = "loss@gan.py:28", "loss@gan.py:42"

@@ -13,7 +13,7 @@ from ammeter.verdicts import silence
 from ammeter.wire.frames import Hello
 from tests.agent import streams_run  # noqa: F401 - registers its streams
 from tests.agent.launching import launch
-from tests.agent.report.test_report import as_json, written
+from tests.agent.report.reporting import as_json, written
 from tests.agent.streams import BROKEN
 from tests.agent.training import stream
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammeter.wire.printable import line, name, sentence
+from ammeter.wire.printable import escaped, line, name, sentence, shortened, storable
 
 
 @pytest.mark.parametrize("name", ["nightly", "größer · 2¹⁶", "日本語", "نص", "שלום", "👩‍🔬 run", "a\u200cb", ""])
@@ -90,3 +90,21 @@ def test_what_a_fix_tells_to_write_is_copied_as_it_stands() -> None:
 def test_no_mixture_of_marks_does_anything(value: str) -> None:
     assert not ACTIVE.search(name(value))
     assert name(value) == name(name(value))
+
+
+def test_a_long_text_is_truncated_to_the_limit_with_an_ellipsis() -> None:
+    assert "abcd" == shortened("abcd", 4)
+    assert "abc…" == shortened("abcde", 4)
+
+
+@given(st.text(st.characters(max_codepoint=sys.maxunicode), max_size=40))
+def test_storable_text_is_utf_8_without_nul_and_otherwise_unchanged(text: str) -> None:
+    stored = storable(text)
+    assert "\x00" not in stored
+    assert stored == stored.encode().decode() == storable(stored)
+    if stored != text:
+        assert "\x00" in text or any(unicodedata.category(sign) == "Cs" for sign in text)
+
+
+def test_escaped_text_is_one_line_that_shows_each_control_character() -> None:
+    assert "a\\n\\x1b[31m größer" == escaped("a\n\x1b[31m größer")

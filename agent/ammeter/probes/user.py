@@ -96,7 +96,7 @@ class User:
         if name not in self._rejected and len(self._rejected) < MAX_LOGGED_NAMES:
             self._rejected.add(name)
             with suppress(Exception):  # a log handler of the program may raise
-                log.warning("ammeter leaves out %s given to run.log: %s", name, reason)
+                log.warning("ammeter ignores %s in run.log(): %s", name, reason)
 
     def finish(self, row: Row) -> None:
         for key in row.transfers:

@@ -11,7 +11,7 @@ import ammeter
 from ammeter.recording import attention
 from ammeter.recording.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS, Attention
 from ammeter.recording.budget import Governor
-from tests.agent.probes.call_order.test_healthy import HEALTHY, Program
+from tests.agent.healthy_programs import HEALTHY, Program
 from tests.agent.training import events, stream
 
 

@@ -118,7 +118,7 @@ def test_what_is_no_number_is_told_once_and_the_rest_is_written(
             run.log(metric=value, good=count)
         run.close()
     assert 1 == len(caplog.records)
-    assert f"ammeter leaves out metric given to run.log: a {type(value).__name__} that is neither" in caplog.text
+    assert f"ammeter ignores metric in run.log(): a {type(value).__name__} that is neither" in caplog.text
     assert [0.0, 1.0, 2.0] == _logged(run, tmp_path, "good")
     assert [] == _logged(run, tmp_path, "metric")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,38 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.training import Model, Seen, events, stream, watching
-
-
-def here(back: int = 1) -> str:
-    """The line `back` lines above the one that asks."""
-    return f"{Path(__file__).name}:{sys._getframe(1).f_lineno - back}"
-
-
-def scaler(scale: float = 2.0**10, **options: Any) -> Any:
-    return torch.amp.GradScaler("cpu", init_scale=scale, **options)
-
-
-def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), **{"lr": 1e-4, **options})
-
-
-def loss_of(model: Any, dtype: torch.dtype | None = torch.float16) -> Any:
-    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
-        output = model(torch.randn(8, 12))
-    return output.float().square().mean()
-
-
-def told(seen: Seen, kind: str, step: int, line: str, **data: Any) -> None:
-    """That this mistake and no other was told, once, in this step."""
-    usage = seen.usage()
-    assert [kind] == list(usage)
-    (event,) = seen.events(f"usage.{kind}")
-    caller = event.data["caller"]
-    assert caller.endswith(line), f"{caller} is not {line}"
-    assert data == {key: event.data[key] for key in data}
-    assert step == event.step
-
+from tests.agent.probes.call_order.mistakes import here, loss_of, scaler, sgd, told
+from tests.agent.training import Model, events, stream, watching
 
 Backward = Callable[[Any, Any], str]
 
@@ -219,72 +188,6 @@ def test_unscale_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> Non
             scales.step(optimizer)
             scales.update()
     told(seen, "mixed_scale", 0, line, after="unscale_", optimizer="SGD", scale=1024.0)
-
-
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
-@pytest.mark.parametrize("clip", [False, True], ids=["bare", "clipped"])
-def test_gradients_that_are_never_reset_are_told(precision: str, clip: bool, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, scales = Model(), scaler(enabled=precision == "fp16")
-    optimizer = sgd(model)
-    with watching(tmp_path, model, optimizer, scales) as seen:
-        for _ in range(6):
-            scales.scale(loss_of(model, torch.float16 if precision == "fp16" else None)).backward()
-            if clip:
-                scales.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e3)
-            scales.step(optimizer)
-            scales.update()
-    (event,) = seen.events("usage.gradients_not_reset")
-    assert (1, "applied", "SGD") == (event.step, event.data["after"], event.data["optimizer"])
-    assert ["gradients_not_reset"] == list(seen.usage())
-    assert 0 < event.data["left"]
-
-
-@pytest.mark.parametrize("clip", [False, True], ids=["bare", "clipped"])
-@pytest.mark.parametrize("bad", [3, 11])
-def test_gradients_that_are_kept_where_a_step_was_skipped_are_told(bad: int, clip: bool, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, scales = Model(), scaler()
-    optimizer = sgd(model)
-    with watching(tmp_path, model, optimizer, scales) as seen:
-        for step in range(bad + 5):
-            before = scales.get_scale()
-            scales.scale(loss_of(model) * (float("nan") if step == bad else 1)).backward()
-            scales.unscale_(optimizer)
-            if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scales.step(optimizer)
-            line = here()
-            scales.update()
-            if scales.get_scale() >= before:
-                optimizer.zero_grad()
-    told(
-        seen,
-        "gradients_not_reset",
-        bad + 1,
-        line.rpartition(":")[0] + ":" + str(int(line.rpartition(":")[2]) - 3),
-        after="skipped",
-        left=float("inf"),
-    )
-
-
-def test_gradients_of_a_gan_that_are_never_reset_are_told(tmp_path: Path) -> None:
-    maker, judge, scales = torch.nn.Linear(6, 12), Model(), scaler()
-    makes, judges = sgd(maker), sgd(judge)
-    with watching(tmp_path, [maker, judge], [makes, judges], scales) as seen:
-        for step in range(40):
-            if step < 30:
-                judges.zero_grad()
-            scales.scale(loss_of(judge)).backward()
-            scales.step(judges)
-            makes.zero_grad()
-            scales.scale(judge(maker(torch.randn(8, 6))).mean()).backward()
-            scales.step(makes)
-            scales.update()
-    (event,) = seen.events("usage.gradients_not_reset")
-    assert 30 <= event.step <= 32
-    assert {"gradients_not_reset", "mixed_scale"} == set(seen.usage())  # what the other half left was scaled before
 
 
 def test_step_without_update_is_told_and_raises_as_ever(tmp_path: Path) -> None:

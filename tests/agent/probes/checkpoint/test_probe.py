@@ -3,17 +3,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import re
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import fsspec
 import pytest
 import torch
 from torch import load as load_by_name
@@ -23,53 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
-import ammeter
-from tests.agent.training import Model, events, stream
-
-
-class Program:
-    """A watched training program, to which things happen between two steps."""
-
-    def __init__(self, folder: Path, scaler: bool = True, dtype: torch.dtype = torch.float32) -> None:
-        torch.manual_seed(0)
-        self._folder = folder
-        self.model = Model().to(dtype)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.scaler = torch.amp.GradScaler("cpu", enabled=scaler)
-        self.run = ammeter.watch(self.model, self.optimizer, self.scaler, dir=folder)
-        self.step()
-
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        x = torch.randn(8, 12).to(next(self.model.parameters()).dtype)
-        self.scaler.scale(self.model(x).float().square().mean()).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optim": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        }
-
-    def told(self, name: str = "checkpoint.saved") -> list[Any]:
-        """The run's end, and its events of a name."""
-        self.run.close()
-        frames = stream(self.run.id, self._folder)[1]
-        assert [] == events(frames, "probe.failed")
-        return events(frames, name)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path / "runs")
-    yield program
-    program.run.close()
-
-
-def _torch_save(saved: Any, path: Any) -> None:
-    torch.save(saved, path)
+from tests.agent.probes.checkpoint.program import Program, torch_save
 
 
 def _old_form(saved: Any, path: Any) -> None:
@@ -85,7 +36,7 @@ def _open_file(saved: Any, path: Any) -> None:
         torch.save(saved, file)
 
 
-WAYS: list[Callable[[Any, Any], None]] = [_torch_save, _old_form, _by_name, _open_file]
+WAYS: list[Callable[[Any, Any], None]] = [torch_save, _old_form, _by_name, _open_file]
 
 
 @pytest.mark.parametrize("save", WAYS)
@@ -168,13 +119,6 @@ def test_who_else_can_read_it_is_told(program: Program, tmp_path: Path) -> None:
     assert [] == saved[1].data["exposed"]
 
 
-def test_a_buffer_has_no_path(program: Program) -> None:
-    buffer = io.BytesIO()
-    torch.save(program.state(), buffer)
-    (only,) = program.told()
-    assert ("", None, "", []) == tuple(only.data[name] for name in ("path", "bytes", "mode", "exposed"))
-
-
 def test_a_path_is_told_from_the_root_on(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
@@ -183,86 +127,6 @@ def test_a_path_is_told_from_the_root_on(program: Program, tmp_path: Path, monke
     torch.load("x.pt")
     assert [str(tmp_path / "out/x.pt"), str(tmp_path / "y.pt")] == [each.data["path"] for each in program.told()]
     assert [str(tmp_path / "out/x.pt")] == [each.data["path"] for each in program.told("checkpoint.restored")]
-
-
-def _atomically(state: Any, path: str) -> None:
-    """As Lightning writes: into a buffer, and that within a transaction, which moves the file into its place."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    storage, place = fsspec.core.url_to_fs(path)
-    with storage.transaction, storage.open(place, "wb") as file:
-        file.write(buffer.getvalue())
-
-
-def _through_fsspec(state: Any, path: str) -> None:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    with fsspec.open(path, mode="wb") as file:
-        file.write(buffer.getvalue())
-
-
-def _into_a_file_of_fsspec(state: Any, path: str) -> None:
-    storage, place = fsspec.core.url_to_fs(path)
-    with storage.transaction, storage.open(place, "wb") as file:
-        torch.save(state, file)
-
-
-FSSPEC = [_atomically, _through_fsspec, _into_a_file_of_fsspec]
-
-
-@pytest.mark.parametrize("begin", ["", "file://"])
-@pytest.mark.parametrize("save", FSSPEC)
-def test_what_is_written_through_fsspec_has_its_path_and_size(
-    save: Callable[[Any, str], None], begin: str, program: Program, tmp_path: Path
-) -> None:
-    path = tmp_path / "out" / "epoch=1.ckpt"
-    path.parent.mkdir()
-    fsspec.open(f"{begin}{path}")
-    save(program.state(), f"{begin}{path}")
-    program.step()
-    (only,) = program.told()
-    assert (str(path), path.stat().st_size) == (only.data["path"], only.data["bytes"])
-    assert f"{path.stat().st_mode & 0o777:04o}" == only.data["mode"]
-    assert [] == only.data["missing"]
-
-
-def test_what_another_thread_writes_through_fsspec_has_its_path(program: Program, tmp_path: Path) -> None:
-    path = tmp_path / "x.ckpt"
-
-    def work() -> None:
-        buffer = io.BytesIO()
-        torch.save(program.state(), buffer)
-        saved.set()
-        go_on.wait(30)
-        with fsspec.open(str(path), "wb") as file:
-            file.write(buffer.getvalue())
-
-    saved, go_on = threading.Event(), threading.Event()
-    thread = threading.Thread(target=work)
-    thread.start()
-    saved.wait(30)
-    for _ in range(3):
-        program.step()
-    go_on.set()
-    thread.join()
-    program.step()
-    assert [(str(path), path.stat().st_size)] == [(each.data["path"], each.data["bytes"]) for each in program.told()]
-
-
-def test_a_file_in_a_store_is_told_by_its_address(program: Program) -> None:
-    _through_fsspec(program.state(), "memory://bucket/x.ckpt")
-    (only,) = program.told()
-    assert re.fullmatch("memory:///?bucket/x.ckpt", only.data["path"])
-    assert (None, []) == (only.data["bytes"], only.data["exposed"])
-
-
-def test_what_is_written_in_a_later_step_is_not_the_buffer_of_an_earlier_one(program: Program, tmp_path: Path) -> None:
-    torch.save(program.state(), io.BytesIO())
-    for _ in range(40):  # rows are finished several at once
-        program.step()
-    with fsspec.open(str(tmp_path / "scores.csv"), "wb") as file:
-        file.write(b"1")
-    assert [""] == [each.data["path"] for each in program.told()]
 
 
 def test_data_and_other_models_are_no_checkpoints(program: Program, tmp_path: Path) -> None:
@@ -307,32 +171,6 @@ def test_a_checkpoint_that_is_loaded_is_told(
     assert first.data["contents"] == second.data["contents"]
     assert first.data["contents"]["optimizer"]
     assert first.data["seconds"] > 0
-
-
-def test_what_another_thread_saves_is_told_with_the_next_step(program: Program, tmp_path: Path) -> None:
-    def work() -> None:
-        for at in range(20):
-            torch.save(program.state(), tmp_path / f"{at}.pt")
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        program.step()
-    for thread in threads:
-        thread.join()
-    program.step()
-    saved = program.told()
-    assert 40 == len(saved)
-    assert sorted(each.step for each in saved) == [each.step for each in saved]
-    assert all(not each.data["missing"] and each.data["bytes"] > 0 for each in saved)
-
-
-def test_what_another_thread_saves_after_the_last_step_is_told_at_the_end(program: Program, tmp_path: Path) -> None:
-    thread = threading.Thread(target=lambda: torch.save(program.state(), tmp_path / "last.pt"))
-    thread.start()
-    thread.join()
-    assert 1 == len(program.told())
 
 
 def test_a_distributed_checkpoint_is_one_whatever_it_writes(program: Program, tmp_path: Path) -> None:

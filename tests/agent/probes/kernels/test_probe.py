@@ -1,36 +1,22 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import ammeter
-from ammeter.probes.kernels import census, probe
+from ammeter.probes.kernels import probe
 from ammeter.probes.kernels.census import Census
 from ammeter.recording.budget import PRESETS, UNLIMITED_SHARE
 from ammeter.wire.columns import measured
-from tests.agent.networks import NETWORKS, Network, attention, convolutions, custom, normal, train
-from tests.agent.training import events, stream
-
-
-def linear(*widths: int, **options: Any) -> torch.nn.Module:
-    return torch.nn.Sequential(*(torch.nn.Linear(*pair, **options) for pair in pairwise(widths)))
-
-
-def of(model: torch.nn.Module, width: int = 8, *, rows: int = 8) -> Callable[[], Network]:
-    return lambda: Network(model, (torch.randn(rows, width),), {}, "0")
-
-
-def fallbacks(told: Any) -> list[tuple[str, str, str]]:
-    return [(data["op"], data["module"], data["reason"]) for data in told.of("kernel.fallback")]
+from tests.agent.networks import NETWORKS, Network, normal, train
+from tests.agent.probes.kernels.networks import fallbacks, linear, of
+from tests.agent.training import stream
 
 
 @pytest.mark.parametrize("preset", ["default", "full"])
@@ -41,18 +27,6 @@ def test_a_run_with_windows_ends_in_the_same_bits(name: str, dtype: Any, preset:
     watched = train(NETWORKS[name], tmp_path, dtype=dtype, preset=preset)
     assert repr(bare.state) == repr(watched.state)
     assert measured(watched.rows.scalar("cast_bytes")).any()
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_flops_are_those_that_torch_counts(name: str, seed: int, tmp_path: Path) -> None:
-    torch.manual_seed(seed)
-    network = NETWORKS[name]()
-    network.model.train()
-    with torch.autocast("cpu", torch.bfloat16), FlopCounterMode(display=False) as counter:
-        network.model(*network.args, **network.kwargs)
-    told = train(NETWORKS[name], tmp_path, seed=seed)
-    assert [counter.get_total_flops()] == [data["flops_eligible"] for data in told.of("kernels.census")]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -95,139 +69,6 @@ def test_a_window_is_closed_when_backward_raises(tmp_path: Path) -> None:
         optimizer.step()
         assert 0 == torch._C._len_torch_dispatch_stack()
     run.close()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("width", [8, 16, 64])
-def test_a_model_below_autocast_runs_wholly_in_low_precision(width: int, dtype: torch.dtype, tmp_path: Path) -> None:
-    told = train(of(linear(width, 2 * width, 8), width), tmp_path, dtype=dtype)
-    (census,) = told.of("kernels.census")
-    assert 2 * 8 * (width * 2 * width + 2 * width * 8) == census["flops_eligible"] == census["flops_low"]
-    assert 1.0 == census["share"]
-    assert [] == fallbacks(told)
-    weights = 2 * (width * 2 * width + 2 * width + 2 * width * 8 + 8)
-    assert (weights + 2 * 8 * width, 0) == (census["cast_bytes"], census["recast_bytes"])
-    assert 1.0 == float(told.rows.scalar("low_precision_share")[1])
-    assert census["cast_bytes"] == float(told.rows.scalar("cast_bytes")[1])
-
-
-def test_a_run_without_autocast_has_nothing_to_fall_back_from(tmp_path: Path) -> None:
-    told = train(normal, tmp_path, dtype=None)
-    assert [] == told.of("kernels.census") + told.of("kernel.fallback")
-    assert not measured(told.rows.scalar("low_precision_share")).any()
-
-
-def test_a_region_without_autocast_and_a_function_of_ones_own_are_named(tmp_path: Path) -> None:
-    told = train(custom, tmp_path)
-    assert [("mm", "", "custom-function"), ("addmm", "outside", "autocast-disabled")] == fallbacks(told)[:2]
-    own, outside, *_ = told.of("kernel.fallback")
-    assert ["networks.py", "networks.py"] == [each["caller"].split("/")[-1].split(":")[0] for each in (own, outside)]
-    assert ("float32", "(4, 16) x (16, 16)") == (outside["dtype"], outside["shape"])
-    eligible = 2 * 4 * (4 * 16 * 16 + 16 * 3)
-    assert 2 * 4 * 16 * 16 / eligible == outside["flops_share"] == own["flops_share"]
-    (census,) = told.of("kernels.census")
-    assert 2 * 4 * (2 * 16 * 16 + 16 * 3) == census["flops_low"]
-
-
-class Partly(torch.nn.Module):
-    """Autocast is on in one half only, and opened by the model itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            x = self.first(x)
-        return self.last(x.float())  # type: ignore[no-any-return]
-
-
-def test_autocast_that_the_model_opens_itself_is_followed(tmp_path: Path) -> None:
-    told = train(of(Partly()), tmp_path, dtype=None)
-    assert [("addmm", "last", "autocast-disabled")] == fallbacks(told)
-    assert 0.5 == told.of("kernels.census")[0]["share"]
-
-
-def test_layers_that_are_named_alike_are_told_once_with_their_number(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(12, 12)) for _ in range(5)))
-    told = train(of(model, 12), tmp_path)
-    (found,) = told.of("kernel.fallback")
-    assert ("misaligned", 5, 1.0) == (found["reason"], found["modules"], found["flops_share"])
-    assert "(8, 12) x (12, 12)" == found["shape"]
-
-
-@pytest.mark.parametrize(("outputs", "reasons"), [(16, []), (10, ["misaligned"])])
-def test_sizes_that_are_no_multiple_of_eight_are_named(outputs: int, reasons: list[str], tmp_path: Path) -> None:
-    told = train(of(linear(8, outputs)), tmp_path)
-    assert reasons == [reason for _, _, reason in fallbacks(told)]
-
-
-def test_the_channels_of_an_image_are_named(tmp_path: Path) -> None:
-    assert [("convolution", "stem.0", "misaligned")] == fallbacks(train(convolutions, tmp_path))
-
-
-def test_attention_that_is_written_out_is_named(tmp_path: Path) -> None:
-    told = train(attention, tmp_path)
-    assert ("bmm", "blocks.0", "sdpa-math") == fallbacks(told)[0]
-    assert ["math"] == told.of("kernels.census")[0]["attention"]
-
-
-class Heads(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = torch.nn.Linear(8, 24)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).view(2, 4, 3, 8).permute(2, 0, 1, 3)[:, :, None]
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v).reshape(8, 8)
-
-
-def test_the_backend_of_attention_is_seen_and_its_flops_count(tmp_path: Path) -> None:
-    told = train(of(Heads()), tmp_path)
-    (census,) = told.of("kernels.census")
-    assert (["flash"], 1.0) == (census["attention"], census["share"])
-    assert 2 * 8 * 8 * 24 + 2 * 2 * 2 * 4 * 4 * 8 == census["flops_eligible"]
-
-
-class Flexible(torch.nn.Module):
-    """A higher-order operator, which a mode has to know of, or it raises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = torch.nn.Linear(16, 48)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.qkv(x).float()
-        q, k, v = x.detach().view(2, 4, 3, 16).permute(2, 0, 1, 3)[:, :, None]
-        found = flex_attention(q, k, v)
-        assert isinstance(found, torch.Tensor)
-        return found.reshape(8, 16) + x[:, :16]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_higher_order_operator_passes(tmp_path: Path) -> None:
-    told = train(of(Flexible(), 16), tmp_path)
-    (census,) = told.of("kernels.census")
-    assert ["flex"] == census["attention"]
-    assert 2 * 8 * 16 * 48 + 2 * 2 * 2 * 4 * 4 * 16 == census["flops_eligible"]
-
-
-class Recasting(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 8, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(3):
-            with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-                x = self.layer(x)
-        return x
-
-
-def test_weights_that_are_cast_again_are_counted(tmp_path: Path) -> None:
-    (census,) = train(of(Recasting()), tmp_path, dtype=None).of("kernels.census")
-    assert 2 * 2 * 8 * 8 == census["recast_bytes"]
-    assert 3 * 2 * 8 * 8 + 2 * 8 * 8 == census["cast_bytes"]
 
 
 class Switched(torch.nn.Module):
@@ -411,46 +252,3 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
         model.add_module(f"layer_{chr(97 + number % 26)}{number}x", torch.nn.Linear(9, 9))
     told = train(of(model, 9), tmp_path)
     assert probe.MAX_FALLBACKS == len(told.of("kernel.fallback"))
-
-
-def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Many(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(200):
-                x = self.layer(x)
-            return x
-
-    monkeypatch.setattr(census, "MAX_SECONDS", 0.002)
-    model = Many()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    run = ammeter.watch(model, optimizer, dir=tmp_path, preset="full")
-    for _ in range(30):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(torch.randn(4, 8)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    run.close()
-    told = events(stream(run.id, tmp_path)[1], "kernels.census")[0].data
-    assert told["whole"] is False
-    assert 0 < told["flops_eligible"] < 200 * 2 * 4 * 8 * 8
-
-
-def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
-    looking, counted = Census(), Census._count
-
-    def stalled(*words: Any) -> None:
-        if not looking.work:
-            time.sleep(2 * census.MAX_SECONDS)
-        counted(*words)
-
-    monkeypatch.setattr(Census, "_count", stalled)
-    first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 16)
-    with looking:
-        second(first(torch.ones(2, 8)))
-    assert looking.is_complete
-    assert 2 * 2 * (8 * 8 + 8 * 16) == census.summary(looking, region=False).eligible

@@ -1,0 +1,92 @@
+"""Programs with closures, wrapped optimizers and several optimizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.agent.healthy_programs.program import healthy, loss_of, scaled_step, scaler, sgd
+from tests.agent.training import Model, watching
+
+
+@healthy
+def lbfgs(folder: Path) -> Any:
+    model = torch.nn.Linear(12, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    x = torch.randn(16, 12)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss: torch.Tensor = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(8):
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return seen
+
+
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer around another one, as accelerate's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scales: torch.amp.GradScaler) -> None:
+        self.optimizer = optimizer
+        self.scales = scales
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimizer.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.scales.step(self.optimizer)
+        self.scales.update()
+
+
+@healthy
+def an_optimizer_around_another_one(folder: Path) -> Any:
+    model, scales = Model(), scaler()
+    inner = sgd(model)
+    optimizer = Wrapped(inner, scales)
+    with watching(folder, model, [optimizer, inner], scales) as seen:
+        for _ in range(8):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            optimizer.step()
+    return seen
+
+
+@healthy
+def an_optimizer_for_each_layer_that_steps_inside_backward(folder: Path) -> Any:
+    model = Model()
+    optimizers: Any = {parameter: torch.optim.SGD([parameter], lr=1e-3) for parameter in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+    with watching(folder, model, list(optimizers.values())) as seen:
+        for _ in range(8):
+            loss_of(model, None).backward()
+    return seen
+
+
+@healthy
+def parameters_without_gradients_and_an_optimizer_that_is_never_used(folder: Path) -> Any:
+    model, idle, scales = Model(), torch.nn.Linear(2, 2), scaler()
+    optimizer, unused = torch.optim.SGD([*idle.parameters(), *model.parameters()], lr=1e-3), sgd(idle)
+    with watching(folder, model, [optimizer, unused], scales) as seen:
+        for _ in range(8):
+            scaled_step(model, optimizer, scales)
+    return seen

@@ -56,9 +56,9 @@ class User:
         late: dict[str, float] = {}
         for name, each in transfers.items():
             if each is None:
-                self._warn_once(name, f"a {type(values[name]).__name__} that is neither a number nor a tensor of one")
+                self._warn_once(name, f"it is a {type(values[name]).__name__}; use a number or a tensor")
             elif name not in columns:
-                self._warn_once(name, f"the run has {MAX_NAMES} names of its own already")
+                self._warn_once(name, f"the run already logs {MAX_NAMES} names; use fewer")
             elif row is None and each.ready():
                 late[name] = float(each.array().mean())
             else:
@@ -77,14 +77,14 @@ class User:
         """
         last = self._session.last_step
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= last:
-            self._warn_once("step", f"it is {step!r}; steps count from 0 in each process, and {last} is the last one")
+            self._warn_once("step", f"it is {step!r}; use a step of this process, 0 to {last}")
             self._record(values)
             return
         arrived: dict[str, float] = {}
         for name, value in values.items():
             transfer = _transfer(value)
             if transfer is None:
-                self._warn_once(name, f"a {type(value).__name__} that is neither a number nor a tensor of one")
+                self._warn_once(name, f"it is a {type(value).__name__}; use a number or a tensor")
             elif transfer.ready():
                 arrived[name] = float(transfer.array().mean())
             else:

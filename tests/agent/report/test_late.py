@@ -76,5 +76,5 @@ def test_a_step_that_was_not_made_is_said_and_the_number_is_kept(
         optimizer.step()
     run.log(step=step, val_loss=7.0)
     run.close()
-    assert f"it is {step!r}; steps count from 0 in each process, and 2 is the last one" in caplog.text
+    assert f"it is {step!r}; use a step of this process, 0 to 2" in caplog.text
     assert [2] == baseline.read(tmp_path / run.id).curve("val_loss").steps.tolist()

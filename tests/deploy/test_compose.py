@@ -33,7 +33,7 @@ def secrets(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     every = compose.services(secrets(tmp_path))
-    return Place(tmp_path, {each.name: each for each in every}, lay_ports(every, {}))
+    return Place(tmp_path, {service.name: service for service in every}, lay_ports(every, {}))
 
 
 def test_the_file_is_what_the_schema_of_compose_wants() -> None:
@@ -78,13 +78,15 @@ def test_everything_that_is_mounted_is_there(service: Service) -> None:
 
 
 def test_every_volume_is_declared_and_used() -> None:
-    mounted = [volume.split(":")[0] for each in SAID["services"].values() for volume in each.get("volumes", ())]
+    mounted = [volume.split(":")[0] for service in SAID["services"].values() for volume in service.get("volumes", ())]
     assert sorted(SAID["volumes"]) == sorted(name for name in mounted if not name.startswith((".", "$")))
 
 
 def test_our_image_has_the_version_of_the_distribution() -> None:
     version = tomllib.loads((ROOT / "server" / "pyproject.toml").read_text())["project"]["version"]
-    assert {f"ammeter-collector:{version}"} == {each["image"] for each in SAID["services"].values() if "build" in each}
+    assert {f"ammeter-collector:{version}"} == {
+        service["image"] for service in SAID["services"].values() if "build" in service
+    }
 
 
 @pytest.mark.parametrize("missing", sorted(FILLED))
@@ -95,7 +97,7 @@ def test_nothing_starts_without_a_secret(missing: str) -> None:
 
 def test_no_secret_stands_in_the_file() -> None:
     secret = re.compile(r"PASSWORD|TOKEN$|SECRET")
-    said = [item for each in SAID["services"].values() for item in each.get("environment", {}).items()]
+    said = [item for service in SAID["services"].values() for item in service.get("environment", {}).items()]
     kept = {name: value for name, value in said if secret.search(name)}
     assert {"PGPASSWORD", "POSTGRES_PASSWORD", "GF_SECURITY_ADMIN_PASSWORD"} == set(kept)
     assert [] == [name for name, value in kept.items() if not re.fullmatch(r"\$\{\w+:\?[^}]+\}", value)]
@@ -126,7 +128,8 @@ def test_the_collector_takes_its_environment(place: Place) -> None:
 def test_receivers_of_ones_own_are_taken_in_place_of_the_shipped_ones() -> None:
     own = {**FILLED, "AMMETER_ALERTMANAGER_FILE": "./alerts/alertmanager.yaml"}
     shipped, chosen = (
-        next(each for each in compose.services(given) if each.name == "alertmanager") for given in (FILLED, own)
+        next(service for service in compose.services(given) if service.name == "alertmanager")
+        for given in (FILLED, own)
     )
     inside = "/etc/alertmanager/alertmanager.yaml"
     assert ROOT / "deploy" / "alertmanager.yaml" == shipped.mounts[inside]
@@ -135,7 +138,7 @@ def test_receivers_of_ones_own_are_taken_in_place_of_the_shipped_ones() -> None:
 
 def test_what_devices_cost_comes_from_the_environment() -> None:
     given = {**FILLED, "AMMETER_COST_PER_HOUR": "NVIDIA H200=4.10,*=1.00"}
-    (collector,) = (each for each in compose.services(given) if each.name == "collector")
+    (collector,) = (service for service in compose.services(given) if service.name == "collector")
     said = {name: value for name, value in collector.environment.items() if "COST" in name}
     assert (("NVIDIA H200", 4.1), ("*", 1.0)) == from_environment(environment=said).cost_per_hour
 
@@ -143,7 +146,9 @@ def test_what_devices_cost_comes_from_the_environment() -> None:
 @pytest.mark.parametrize(("given", "trusted"), [("", ()), ("172.18.0.1", ("172.18.0.1/32",))])
 def test_a_proxy_in_front_can_be_named(given: str, trusted: tuple[str, ...]) -> None:
     (collector,) = (
-        each for each in compose.services({**FILLED, "AMMETER_TRUSTED_PROXIES": given}) if each.name == "collector"
+        service
+        for service in compose.services({**FILLED, "AMMETER_TRUSTED_PROXIES": given})
+        if service.name == "collector"
     )
     said = {name: value for name, value in collector.environment.items() if "PROXIES" in name}
     assert said
@@ -157,7 +162,7 @@ def test_prometheus_takes_its_configuration(place: Place) -> None:
     done = subprocess.run([need("promtool"), "check", "config", str(file)], capture_output=True, text=True)
     assert 0 == done.returncode, done.stderr
     assert "SUCCESS: 0 rules" not in done.stdout
-    jobs = {each["job_name"]: each for each in yaml.safe_load(file.read_text())["scrape_configs"]}
+    jobs = {job["job_name"]: job for job in yaml.safe_load(file.read_text())["scrape_configs"]}
     assert ["ammeter", "ammeter-collector"] == list(jobs)
     assert [place.address("collector")] == jobs["ammeter"]["static_configs"][0]["targets"]
 
@@ -169,14 +174,14 @@ def test_alertmanager_takes_its_configuration_and_tells_the_receiver(place: Plac
     done = subprocess.run([need("amtool"), "check-config", str(file)], capture_output=True, text=True)
     assert 0 == done.returncode, done.stderr
     said = yaml.safe_load(file.read_text())
-    urls = [each["url"] for receiver in said["receivers"] for each in receiver["webhook_configs"]]
+    urls = [webhook["url"] for receiver in said["receivers"] for webhook in receiver["webhook_configs"]]
     assert [f"http://{place.address('pages')}/{name}" for name in ("page", "ticket", "watchdog")] == urls
 
 
 def test_grafana_finds_prometheus_and_the_boards() -> None:
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
-    services = {each.name: each for each in compose.services(FILLED)}
+    services = {service.name: service for service in compose.services(FILLED)}
     assert f"http://prometheus:{services['prometheus'].port}" == source["url"]
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "ammeter.yaml").read_text())["providers"]
     mounts = services["grafana"].mounts

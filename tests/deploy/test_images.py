@@ -48,7 +48,7 @@ class TestEveryImage:
         assert [] == [source for source, target in copied if target != f"/source/{source}"]
         folders = [ROOT / source for source, _ in copied]
         links = [link for folder in folders for link in folder.rglob("*") if link.is_symlink()]
-        assert [] == [link for link in links if not any(link.resolve().is_relative_to(each) for each in folders)]
+        assert [] == [link for link in links if not any(link.resolve().is_relative_to(folder) for folder in folders)]
 
     def test_builds_in_the_first_stage_only(self, file: Path) -> None:
         runs = [rest for word, rest in last_stage(file) if word == "RUN"]
@@ -85,7 +85,9 @@ class TestEveryLockFile:
         constraints = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
         versions = {plain(one): version for one, version in constraints.items()}
         locked = entries(name)
-        assert {} == {one: each for one, (each, _) in locked.items() if one != "tzdata" and versions.get(one) != each}
+        assert {} == {
+            one: pinned for one, (pinned, _) in locked.items() if one != "tzdata" and versions.get(one) != pinned
+        }
         assert [] == [one for one, (_, hashes) in locked.items() if not hashes]
 
     def test_has_every_requirement_of_what_it_is_for(self, name: str) -> None:
@@ -107,5 +109,5 @@ def plain(distribution: str) -> str:
 def test_no_image_gets_torch_or_what_lies_about() -> None:
     for part in ("agent", "server"):
         named = tomllib.loads((ROOT / part / "pyproject.toml").read_text())["project"]["dependencies"]
-        assert [] == [each for each in named if each.startswith("torch")]
+        assert [] == [name for name in named if name.startswith("torch")]
     assert "*" == next(line for line in IGNORED if line and not line.startswith("#"))

@@ -27,10 +27,10 @@ VERSION = tomllib.loads((ROOT / "server" / "pyproject.toml").read_text())["proje
 def closed(schema: Any) -> Any:
     """The schema of a custom resource as the API server takes it: what it does not name is refused."""
     if isinstance(schema, list):
-        return [closed(each) for each in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    inside = {key: closed(each) for key, each in schema.items()}
+    inside = {key: closed(inner) for key, inner in schema.items()}
     if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
         inside.setdefault("additionalProperties", False)
     return inside
@@ -68,16 +68,21 @@ def things(folder: Path = BASE) -> Iterator[dict[str, Any]]:
         if there.is_dir():
             yield from things(there)
         else:
-            yield from (each for each in yaml.safe_load_all(there.read_text()) if each)
-    for each in kustomization(folder).get("configMapGenerator", ()):
-        data = {name: (folder / name).read_text() for name in each["files"]}
-        metadata = {"name": each["name"], **each["options"]}
+            yield from (thing for thing in yaml.safe_load_all(there.read_text()) if thing)
+    for generator in kustomization(folder).get("configMapGenerator", ()):
+        data = {name: (folder / name).read_text() for name in generator["files"]}
+        metadata = {"name": generator["name"], **generator["options"]}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 THINGS = [*things(), *yaml.safe_load_all((BASE / "training.yaml").read_text())]
-PODS = [each["spec"]["template"]["spec"] for each in THINGS if each["kind"] in ("Deployment", "Job")]
-OURS = [each for pod in PODS for each in (*pod["initContainers"], *pod["containers"]) if "ammeter-" in each["image"]]
+PODS = [thing["spec"]["template"]["spec"] for thing in THINGS if thing["kind"] in ("Deployment", "Job")]
+OURS = [
+    container
+    for pod in PODS
+    for container in (*pod["initContainers"], *pod["containers"])
+    if "ammeter-" in container["image"]
+]
 
 
 def named(thing: dict[str, Any]) -> str:
@@ -99,8 +104,8 @@ def test_the_base_has_the_collector_what_watches_it_and_every_board() -> None:
     assert {
         *("Deployment ammeter", "Service ammeter", "PodDisruptionBudget ammeter", "ServiceMonitor ammeter"),
         *("ServiceMonitor ammeter-collector", "PrometheusRule ammeter", "ConfigMap ammeter-boards"),
-    } == {named(each) for each in things()}
-    (boards,) = (each for each in things() if each["kind"] == "ConfigMap")
+    } == {named(thing) for thing in things()}
+    (boards,) = (thing for thing in things() if thing["kind"] == "ConfigMap")
     assert {path.name for path in (ROOT / "dashboards" / "boards").glob("*.json")} == set(boards["data"])
 
 
@@ -121,7 +126,7 @@ def test_what_is_ours_has_a_version_limits_and_may_do_nothing_more(container: di
 
 def test_every_command_is_one_that_the_programs_know(capsys: pytest.CaptureFixture[str]) -> None:
     programs = {"ammeter-server": server, "ammeter": lambda words: ship(words[1:])}
-    for container in (each for each in OURS if each["command"][0] in programs):
+    for container in (candidate for candidate in OURS if candidate["command"][0] in programs):
         name, *words = container["command"]
         with pytest.raises(SystemExit) as ended:
             programs[name]([*words, "--help"])
@@ -130,9 +135,9 @@ def test_every_command_is_one_that_the_programs_know(capsys: pytest.CaptureFixtu
 
 
 def test_the_collector_takes_its_environment(tmp_path: Path) -> None:
-    (container,) = (each for each in OURS if each["name"] == "collector")
-    said = {each["name"]: each.get("value", "postgresql://ammeter@db/ammeter") for each in container["env"]}
-    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "token")
+    (container,) = (container for container in OURS if container["name"] == "collector")
+    said = {variable["name"]: variable.get("value", "postgresql://ammeter@db/ammeter") for variable in container["env"]}
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "token")
     assert f"{mount['mountPath']}/token" == said["AMMETER_SERVER_TOKEN_FILE"]
     (tmp_path / "token").write_text("t" * 32)
     settings = from_environment(environment={**said, "AMMETER_SERVER_TOKEN_FILE": str(tmp_path / "token")})
@@ -140,7 +145,7 @@ def test_the_collector_takes_its_environment(tmp_path: Path) -> None:
 
 
 def test_the_service_monitors_and_the_budget_find_the_collector() -> None:
-    by_name = {named(each): each for each in THINGS}
+    by_name = {named(thing): thing for thing in THINGS}
     labels = by_name["Deployment ammeter"]["spec"]["template"]["metadata"]["labels"]
     service = by_name["Service ammeter"]
     assert labels == service["spec"]["selector"]
@@ -148,12 +153,12 @@ def test_the_service_monitors_and_the_budget_find_the_collector() -> None:
     for name in ("ammeter", "ammeter-collector"):
         monitor = by_name[f"ServiceMonitor {name}"]["spec"]
         assert service["metadata"]["labels"] == monitor["selector"]["matchLabels"]
-        assert [service["spec"]["ports"][0]["name"]] == [each["port"] for each in monitor["endpoints"]]
+        assert [service["spec"]["ports"][0]["name"]] == [endpoint["port"] for endpoint in monitor["endpoints"]]
 
 
 @pytest.mark.parametrize(("name", "targets"), [("ammeter", 1), ("ammeter-collector", 2)])
 def test_of_two_pods_prometheus_scrapes_runs_once_and_processes_each(tmp_path: Path, name: str, targets: int) -> None:
-    (monitor,) = (each for each in THINGS if named(each) == f"ServiceMonitor {name}")
+    (monitor,) = (thing for thing in THINGS if named(thing) == f"ServiceMonitor {name}")
     pods = [
         {
             "targets": [f"10.0.0.{pod}:8480"],
@@ -162,7 +167,8 @@ def test_of_two_pods_prometheus_scrapes_runs_once_and_processes_each(tmp_path: P
         for pod in (1, 2)
     ]
     relabelings = [
-        {in_snakes(key): each[key] for key in each} for each in monitor["spec"]["endpoints"][0]["relabelings"]
+        {in_snakes(key): relabeling[key] for key in relabeling}
+        for relabeling in monitor["spec"]["endpoints"][0]["relabelings"]
     ]
     job = {"job_name": "monitored", "static_configs": pods, "relabel_configs": relabelings}
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump({"scrape_configs": [job]}))
@@ -175,8 +181,8 @@ def test_of_two_pods_prometheus_scrapes_runs_once_and_processes_each(tmp_path: P
         "monitored",
     ]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert {name} == {each["labels"]["job"] for each in found}
-    assert targets == len({json.dumps(each["labels"], sort_keys=True) for each in found})
+    assert {name} == {target["labels"]["job"] for target in found}
+    assert targets == len({json.dumps(target["labels"], sort_keys=True) for target in found})
 
 
 def in_snakes(word: str) -> str:
@@ -186,13 +192,13 @@ def in_snakes(word: str) -> str:
 def test_trainer_and_shipper_share_the_folder_and_the_user() -> None:
     pod = PODS[-1]
     (maker, shipper), (trainer,) = pod["initContainers"], pod["containers"]
-    (folder,) = ({each["name"]: each["value"] for each in trainer["env"]}["AMMETER_DIR"],)
+    (folder,) = ({variable["name"]: variable["value"] for variable in trainer["env"]}["AMMETER_DIR"],)
     assert ["ammeter", "ship", folder] == shipper["command"]
     assert folder == maker["command"][-1]
     assert trainer["volumeMounts"] == shipper["volumeMounts"] == maker["volumeMounts"]
     assert [None, "Always"] == [maker.get("restartPolicy"), shipper["restartPolicy"]]
-    assert {None} == {each.get("securityContext", {}).get("runAsUser") for each in (maker, shipper, trainer)}
-    assert "AMMETER_URL" not in {each["name"] for each in trainer["env"]}
+    assert {None} == {container.get("securityContext", {}).get("runAsUser") for container in (maker, shipper, trainer)}
+    assert "AMMETER_URL" not in {variable["name"] for variable in trainer["env"]}
 
 
 def test_journals_are_taken_in_the_folder_that_is_made_and_not_in_the_volume_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ GIVEN = {"collector": 1001, "prometheus": 1002, "alertmanager": 1003, "pages": 1
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     every = compose.services(VARIABLES)
-    return Place(tmp_path, {each.name: each for each in every}, lay_ports(every, GIVEN))
+    return Place(tmp_path, {service.name: service for service in every}, lay_ports(every, GIVEN))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_setting_that_names_a_missing_service_is_left_out(place: Place) -> Non
 def test_services_start_after_those_that_they_need(place: Place) -> None:
     order = list(place.services)
     assert [] == [
-        each.name
-        for each in place.services.values()
-        if any(order.index(a) > order.index(each.name) for a in each.after)
+        service.name
+        for service in place.services.values()
+        if any(order.index(a) > order.index(service.name) for a in service.after)
     ]
     assert order.index("database") < order.index("migrate") < order.index("collector") < order.index("prometheus")
 

@@ -36,7 +36,7 @@ time.sleep(600)
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     every = compose.services(VARIABLES)
-    return Place(tmp_path, {each.name: each for each in every}, lay_ports(every, {}))
+    return Place(tmp_path, {service.name: service for service in every}, lay_ports(every, {}))
 
 
 def alive(pid: int) -> bool:

@@ -32,9 +32,9 @@ Severity = Literal["page", "ticket"]
 HOUR_NS = 3600 * 10**9
 RUN_VERDICTS = frozenset(verdict.id for verdict in BASELINE_VERDICTS)
 """Verdicts that compare all attempts of a run with a baseline; their steps are steps of the run."""
-Hours = Annotated[float, Query(gt=0, le=7 * 24, description="How long; at most a week.")]
-States = Annotated[str | None, Query(description="open, acknowledged, closed; several between commas.")]
-Verdicts = Annotated[str | None, Query(description="`run-lost`, or several between commas.")]
+Hours = Annotated[float, Query(gt=0, le=7 * 24, description="Duration; at most a week.")]
+States = Annotated[str | None, Query(description="open, acknowledged, closed; separated by commas.")]
+Verdicts = Annotated[str | None, Query(description="`run-lost`; separated by commas.")]
 
 
 def _manual_actions(request: Request) -> ManualActions:
@@ -164,7 +164,7 @@ def read_incident(context: ContextDep, incident: str) -> Incident:
     return to_response(row, context.settings.links, _offset(context, row))
 
 
-@router.post("/incidents/{incident}/acknowledge", summary="Somebody looks after it")
+@router.post("/incidents/{incident}/acknowledge", summary="Acknowledge an incident")
 def acknowledge(context: ContextDep, actions: Actions, caller: Changing, incident: str) -> Incident:
     """Acknowledges the incident.
 
@@ -172,11 +172,11 @@ def acknowledge(context: ContextDep, actions: Actions, caller: Changing, inciden
     """
     handled = _current(context, incident, actions.acknowledge(incident, time.time_ns(), caller.name))
     if handled.acknowledged is None:
-        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); there is nothing to take on")
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); it cannot be acknowledged")
     return handled
 
 
-@router.post("/incidents/{incident}/silence", summary="Nobody wants to hear of it for a while")
+@router.post("/incidents/{incident}/silence", summary="Silence an incident")
 def silence(context: ContextDep, actions: Actions, caller: Changing, incident: str, hours: Hours = 8) -> Incident:
     """Suppresses notifications of the incident for the given hours from now.
 
@@ -185,11 +185,11 @@ def silence(context: ContextDep, actions: Actions, caller: Changing, incident: s
     now = time.time_ns()
     handled = _current(context, incident, actions.silence(incident, now + int(hours * HOUR_NS), now, caller.name))
     if handled.state == "closed":
-        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); nobody is told of it any more")
+        raise Problem(409, f"incident {incident!r} is closed ({handled.closed_reason}); it sends no notifications")
     return handled
 
 
-@router.get("/incidents/{incident}/deliveries", summary="Who was told of it, and how that went")
+@router.get("/incidents/{incident}/deliveries", summary="Notifications of an incident")
 def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
     """Lists the incident's sent and pending notifications per channel, the oldest first."""
     with context.store.reading() as connection:
@@ -199,7 +199,7 @@ def list_deliveries(context: ContextDep, incident: str) -> Deliveries:
     return Deliveries([_delivery(row) for row in rows])
 
 
-@router.post("/incidents/{incident}/close", summary="It is over")
+@router.post("/incidents/{incident}/close", summary="Close an incident")
 def close(context: ContextDep, actions: Actions, caller: Changing, incident: str) -> Incident:
     """Closes the incident by hand.
 
@@ -275,5 +275,5 @@ def _states(names: str | None) -> list[str]:
     states = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
     for state in states:
         if state not in ("open", "acknowledged", "closed"):
-            raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged or closed, several between commas")
+            raise Problem(422, f"state is {state[:80]!r}; use open, acknowledged, closed, separated by commas")
     return states

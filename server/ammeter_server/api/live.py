@@ -54,9 +54,9 @@ MESSAGE = {
 }
 
 MESSAGES: dict[str, Any] = {
-    "description": "Messages whose data is one object in JSON: `run` and `incidents` as their own resources have them,"
-    " null where they have not changed, `events` that came, oldest first, and `series`, what they grew by. The id of"
-    " the last one as `Last-Event-ID` goes on behind it, at any collector of the same database.",
+    "description": "The data of each message is a JSON object: `run` and `incidents` in the form of their resources,"
+    " null if unchanged; new `events`, oldest first; and `series`, the new values. With the id of the last message as"
+    " `Last-Event-ID`, the stream continues after it, at any collector of the same database.",
     "content": {"text/event-stream": {"schema": MESSAGE}},
 }
 
@@ -118,16 +118,18 @@ class Watched:
             return {}
 
 
-@router.get("", summary="What changes, as it changes", responses={200: MESSAGES}, response_class=StreamingResponse)
+@router.get(
+    "", summary="Changes as server-sent events", responses={200: MESSAGES}, response_class=StreamingResponse
+)
 async def follow(
     context: ContextDep,
     request: Request,
     run: str,
-    names: Annotated[str, Query(description="Series that are told as they grow: `loss,scale`. Without it none.")] = "",
+    names: Annotated[str, Query(description="Series to send as they grow: `loss,scale`. Default: none.")] = "",
     rank: Ranks = None,
     axis: StepAxis = "run",
-    points: Annotated[int, Query(ge=16, le=10_000, description="Points of one series in one message at most.")] = 2000,
-    last_event_id: Annotated[str | None, Header(description="The id of the last message that came.")] = None,
+    points: Annotated[int, Query(ge=16, le=10_000, description="Maximum points of a series per message.")] = 2000,
+    last_event_id: Annotated[str | None, Header(description="The id of the last received message.")] = None,
 ) -> StreamingResponse:
     """Streams server-sent events: first the complete state, then changes within a second.
 

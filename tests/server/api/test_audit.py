@@ -14,7 +14,7 @@ def deeds(place: Guarded, token: str, query: str = "") -> list[dict[str, Any]]:
 
 
 def told(place: Guarded, token: str) -> list[tuple[str, str, str]]:
-    return [(each["who"], each["action"], each["subject"]) for each in reversed(deeds(place, token))]
+    return [(deed["who"], deed["action"], deed["subject"]) for deed in reversed(deeds(place, token))]
 
 
 def test_what_people_did_is_told_with_who_did_it(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_people_did_is_paged_through_without_a_gap(tmp_path: Path) -> None:
         query: str | None = "?page_size=3"
         while query:
             answer = place.client.get(f"/api/v1/audit{query}", headers=bearer(owner)).json()
-            found += [each["subject"] for each in answer["items"]]
+            found += [deed["subject"] for deed in answer["items"]]
             page = answer["next_page_token"]
             query = page and f"?page_size=3&page_token={page}"
     assert ["owner", *names] == found[::-1]

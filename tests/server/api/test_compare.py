@@ -67,7 +67,7 @@ def compared(client: httpx.Client, run: Stream, baseline: Stream, **asked: Any) 
 
 def incidents(client: httpx.Client, run: Stream) -> dict[str, dict[str, Any]]:
     items = client.get(f"/api/v1/runs/{run.run}/incidents").json()["items"]
-    return {each["verdict"]: each for each in items}
+    return {item["verdict"]: item for item in items}
 
 
 def test_two_runs_stand_side_by_side_at_the_steps_of_both(client: httpx.Client) -> None:
@@ -81,11 +81,11 @@ def test_two_runs_stand_side_by_side_at_the_steps_of_both(client: httpx.Client) 
     assert pytest.approx(2.0) == told["numbers"]["speedup"]
     assert pytest.approx(0.1) == told["numbers"]["validation_delta"]
     assert 1.0 == told["numbers"]["memory_ratio"]
-    series = {each["name"]: each for each in told["series"]}
+    series = {curve["name"]: curve for curve in told["series"]}
     assert list(range(120)) == series["loss"]["steps"]
     assert [19, 39, 59, 79, 99, 119] == series["val_loss"]["steps"]
     assert ([3.0] * 6, pytest.approx([3.3] * 6)) == (series["val_loss"]["baseline"], series["val_loss"]["run"])
-    assert ["memory-not-saved", "validation-drift"] == [each["verdict"] for each in told["findings"]]
+    assert ["memory-not-saved", "validation-drift"] == [finding["verdict"] for finding in told["findings"]]
     assert [] == told["differences"]
 
 
@@ -95,7 +95,7 @@ def test_settings_that_differ_are_told_and_come_first(client: httpx.Client) -> N
     told = compared(client, run, base)
     everything = ["speed", "memory", "cost", "validation"]
     assert [{"key": "batch", "run": 8, "baseline": None, "forbids": everything}] == told["differences"]
-    assert ["not-comparable"] == [each["verdict"] for each in told["findings"]]
+    assert ["not-comparable"] == [finding["verdict"] for finding in told["findings"]]
     assert dict.fromkeys(everything, "not comparable: batch is 8 against not set") == told["numbers"]["not_compared"]
     assert (None, None, None, []) == tuple(
         told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta", "metrics")
@@ -108,7 +108,7 @@ def test_another_learning_rate_forbids_to_compare_validation_and_nothing_else(cl
     told = compared(client, run, base)
     assert {"validation": "not comparable: lr is 1.0 against 0.0003"} == told["numbers"]["not_compared"]
     assert (1.0, 1.0, None) == tuple(told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta"))
-    assert ["not-comparable", "memory-not-saved"] == [each["verdict"] for each in told["findings"]]
+    assert ["not-comparable", "memory-not-saved"] == [finding["verdict"] for finding in told["findings"]]
 
 
 def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: httpx.Client) -> None:
@@ -117,9 +117,9 @@ def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: 
 
     base = train(new(client, "base"))
     (loss,) = (
-        each
-        for each in compared(client, train(new(client, "run"), row=spoiled), base, points=32)["series"]
-        if each["name"] == "loss"
+        curve
+        for curve in compared(client, train(new(client, "run"), row=spoiled), base, points=32)["series"]
+        if curve["name"] == "loss"
     )
     assert len(loss["steps"]) <= 32
     at = loss["steps"].index(77)
@@ -133,7 +133,7 @@ def test_any_series_is_aligned_on_the_steps_that_both_have(client: httpx.Client)
 
     base, run = train(new(client, "base"), row=norms(2)), train(new(client, "run"), 99, row=norms(3))
     told = compared(client, run, base, names="grad_norm,loss,scale,clip_max,nothing", **{"from": 10, "to": 40})
-    series = {each["name"]: each for each in told["series"]}
+    series = {curve["name"]: curve for curve in told["series"]}
     assert [12, 18, 24, 30, 36] == series["grad_norm"]["steps"]
     assert [12.0, 18.0, 24.0, 30.0, 36.0] == series["grad_norm"]["run"] == series["grad_norm"]["baseline"]
     assert ["Infinity"] * 5 == series["scale"]["run"]
@@ -214,10 +214,10 @@ def test_a_course_that_is_read_on_is_what_it_is_in_one_piece(
 
     def read() -> list[RunHistory | None]:
         with store.reading() as connection:
-            rows = [judgements.run_unlocked(connection, each.run) for each in streams]
+            rows = [judgements.run_unlocked(connection, stream.run) for stream in streams]
         return [kept.of(store, row) for row in rows if row is not None]
 
-    assert [99] * 4 == [each.last_step for each in read() if each]
+    assert [99] * 4 == [row.last_step for row in read() if row]
     for stream in streams:
         stream.say("values.logged", 99, val_loss=1.5)
         train(stream, 159, 100, row=worse)

@@ -48,7 +48,7 @@ def test_tensors_stand_over_each_other_at_the_same_steps(client: httpx.Client) -
     norms = [(1.2 + 0.4 * math.sin(step * 1.7) + 3.0 * math.exp(-step / 20)) / 2 for step in range(40)]
     best = [max(norms[begin : begin + 10]) for begin in range(0, 40, 10)]
     assert [pytest.approx([*best]), "NaN"] == [told["items"][0]["values"][:4], told["items"][0]["values"][4]]
-    assert [norms.index(each) for each in best] == told["items"][0]["at"][:4], "the steps at which it was so"
+    assert [norms.index(norm) for norm in best] == told["items"][0]["at"][:4], "the steps at which it was so"
     assert 40 == told["items"][0]["at"][4]
     assert 0.5 == told["items"][3]["values"][4]
     assert 1024 == told["items"][3]["numel"]

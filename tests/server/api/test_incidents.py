@@ -38,7 +38,7 @@ def test_an_incident_says_what_where_why_and_what_to_do(client: httpx.Client) ->
     assert incident["fix"]
     assert incident["opened"].endswith("Z")
     assert "/runbooks/nonfinite-gradient" == incident["runbook"]
-    assert ["scale-collapse"] == [each["verdict"] for each in incident["consequences"]]
+    assert ["scale-collapse"] == [finding["verdict"] for finding in incident["consequences"]]
     assert incident == client.get(f"{API}/{incident['id']}").json()
     run = client.get(f"/api/v1/runs/{stream.run}").json()
     assert (1, "page") == (run["open_incidents"], run["worst"])
@@ -62,14 +62,14 @@ def test_a_closed_incident_is_closed_by_hand_and_cannot_be_taken_on(client: http
     assert (0, 1) == (run["open_incidents"], run["closed_incidents"])
     refused = client.post(f"{API}/{incident['id']}/acknowledge", headers={"X-Ammeter-Request": "test"})
     assert 409 == refused.status_code
-    assert "is closed (by hand); there is nothing to take on" in refused.json()["detail"]
+    assert "is closed (by hand); it cannot be acknowledged" in refused.json()["detail"]
 
 
 def test_who_was_told_and_how_that_went_is_shown(tmp_path: Path) -> None:
     with serving(tmp_path, notify=("json://127.0.0.1:9/",)) as client:
         _, incident = broken(client)
         path = f"{API}/{incident['id']}/deliveries"
-        (told,) = wait_until(lambda: [each for each in client.get(path).json()["items"] if each["error"]])
+        (told,) = wait_until(lambda: [delivery for delivery in client.get(path).json()["items"] if delivery["error"]])
         assert 404 == client.get(f"{API}/{incident['run']}.nothing.1/deliveries").status_code
     assert told["channel"].startswith("json-")
     assert ("opened", "pending", None) == (told["kind"], told["state"], told["sent"])

@@ -68,8 +68,8 @@ class Reader:
         self.runs += [told["run"]] if told["run"] else []
         self.incidents += [told["incidents"]] if told["incidents"] is not None else []
         self.events += [event["id"] for event in told["events"]]
-        for each in curves(told["series"]) if told["series"] else ():
-            self.steps.setdefault(f"{each['rank']} {each['name']}", []).extend(each["steps"])
+        for curve in curves(told["series"]) if told["series"] else ():
+            self.steps.setdefault(f"{curve['rank']} {curve['name']}", []).extend(curve["steps"])
 
 
 def test_everything_is_told_at_first_and_then_what_has_changed(client: httpx.Client) -> None:
@@ -116,9 +116,9 @@ def test_what_a_person_does_is_told_to_the_others(client: httpx.Client) -> None:
 def test_the_lowest_rank_is_told_of_unless_others_are_asked_for(client: httpx.Client) -> None:
     first = Stream(client, rank=2, world_size=4)
     for rank in (2, 1, 3):
-        each = Stream(client, run=first.run, rank=rank, world_size=4)
-        train(each, 0, 3)
-        each.send()
+        stream_of_rank = Stream(client, run=first.run, rank=rank, world_size=4)
+        train(stream_of_rank, 0, 3)
+        stream_of_rank.send()
     for asked, ranks in (({}, {"1 loss"}), ({"rank": "2,3"}, {"2 loss", "3 loss"})):
         reader = Reader()
         reader.listen(client, first.run, partial(getattr, reader, "messages"), names="loss", **asked)
@@ -231,7 +231,7 @@ def test_a_reader_has_so_many_live_connections_and_another_has_its_own(
         assert 204 == client.post("/api/v1/session", json={"token": one}).status_code
         before = self_metrics.limited.labels("live")._value.get()
         ways = [bearer(one), {}]  # the token, and the session that it opened
-        first, _ = (streams.enter_context(client.stream("GET", path, headers=each)) for each in ways)
+        first, _ = (streams.enter_context(client.stream("GET", path, headers=headers)) for headers in ways)
         for headers in ({"Authorization": f"bEARER   {one}"}, {}):
             refused = client.get(path, headers=headers)
             assert (429, "application/problem+json") == (refused.status_code, refused.headers["content-type"])

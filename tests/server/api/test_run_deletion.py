@@ -70,7 +70,7 @@ def everywhere(store: Store, run: str) -> list[str]:
     with store.reading() as connection:
         for table in metadata.sorted_tables:
             rows = connection.execute(select(table)).all()
-            found += [table.name for each in rows if any(run in str(value) or HIDDEN in str(value) for value in each)]
+            found += [table.name for row in rows if any(run in str(value) or HIDDEN in str(value) for value in row)]
     return sorted(set(found))
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_left_of_a_run_that_is_deleted_and_others_stay(place: Guarded
         assert 1 == connection.execute(select(func.count()).select_from(streams)).scalar_one()
     assert ("run.deleted", stream.run, "") == (deeds[0].action, deeds[0].subject, deeds[0].detail)
     assert deeds[0].actor.startswith("admin")
-    assert [""] == list({each.detail for each in deeds if each.subject.startswith(f"{stream.run}.")})
+    assert [""] == list({deed.detail for deed in deeds if deed.subject.startswith(f"{stream.run}.")})
     assert 204 == place.client.delete(f"/api/v1/runs/{other.run}", headers=headers).status_code
 
 
@@ -106,9 +106,9 @@ def test_totals_of_the_fleet_do_not_shrink(place: Guarded) -> None:
     headers = bearer(tokens.create(place.store, f"admin {time.time_ns()}", ("admin",)))
     stream = leaking(place, headers)
     wait_until(lambda: counted(place.store))
-    before = {tuple(each[:-1]): each.value for each in counted(place.store)}
+    before = {tuple(total[:-1]): total.value for total in counted(place.store)}
     place.client.delete(f"/api/v1/runs/{stream.run}", headers=headers)
-    after = {tuple(each[:-1]): each.value for each in counted(place.store)}
+    after = {tuple(total[:-1]): total.value for total in counted(place.store)}
     assert [] == [key for key, value in before.items() if after.get(key, 0) < value]
 
 
@@ -120,7 +120,9 @@ def test_only_an_admin_of_every_project_deletes(place: Guarded) -> None:
     train(stream, 0, 3)
     stream.send()
     path = f"/api/v1/runs/{stream.run}"
-    assert [401, 403, 403] == [place.client.delete(path, headers=each).status_code for each in ({}, reader, bound)]
+    assert [401, 403, 403] == [
+        place.client.delete(path, headers=headers).status_code for headers in ({}, reader, bound)
+    ]
     assert 404 == place.client.delete("/api/v1/runs/nothing", headers=owner).status_code
     assert 200 == place.client.get(path, headers=owner).status_code
     assert [204, 204] == [place.client.delete(path, headers=owner).status_code for _ in range(2)]
@@ -194,7 +196,7 @@ def test_sqlite_forgets_the_bytes(how: str, tmp_path: Path, capsys: pytest.Captu
 
 def holding(folder: Path) -> list[str]:
     """The files of the database in which the secret is."""
-    return [each.name for each in folder.glob("collector.db*") if HIDDEN.encode() in each.read_bytes()]
+    return [file.name for file in folder.glob("collector.db*") if HIDDEN.encode() in file.read_bytes()]
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,17 +222,17 @@ def test_runs_that_were_compared_with_a_deleted_one_tell_nothing_of_it(place: Gu
     base = Stream(place.client, headers=headers, name=name, config={"lr": 0.1, "note": HIDDEN}, tags={"note": HIDDEN})
     ended = Stream(place.client, headers=headers, name="ended", tags={"baseline": base.run})
     going = Stream(place.client, headers=headers, name="going", tags={"baseline": base.run})
-    for each in (base, ended, going):
-        train(each, 0, 60)
-        if each is not going:
-            each.bye(60)
-        assert 200 == each.send().status_code
+    for trained in (base, ended, going):
+        train(trained, 0, 60)
+        if trained is not going:
+            trained.bye(60)
+        assert 200 == trained.send().status_code
 
     def found(run: str) -> list[str]:
         listed = place.client.get(f"/api/v1/runs/{run}/incidents", headers=headers).json()["items"]
-        return [each["verdict"] for each in listed]
+        return [incident["verdict"] for incident in listed]
 
-    wait_until(lambda: all("not-comparable" in found(each.run) for each in (ended, going)))
+    wait_until(lambda: all("not-comparable" in found(other_run.run) for other_run in (ended, going)))
     assert {"incidents", "outbox", "runs"} <= set(everywhere(place.store, HIDDEN))
     assert 204 == place.client.delete(f"/api/v1/runs/{base.run}", headers=headers).status_code
     assert ["audit", "deleted_runs", "runs"] == everywhere(place.store, base.run)  # their own tags name it
@@ -239,9 +241,9 @@ def test_runs_that_were_compared_with_a_deleted_one_tell_nothing_of_it(place: Gu
     assert 200 == going.send().status_code
     wait_until(lambda: judged(place.store, going.run))
     assert [] == everywhere(place.store, HIDDEN)
-    assert [[], []] == [found(each.run) for each in (ended, going)]
-    for each in (ended, going):
-        place.client.delete(f"/api/v1/runs/{each.run}", headers=headers)
+    assert [[], []] == [found(other_run.run) for other_run in (ended, going)]
+    for trained in (ended, going):
+        place.client.delete(f"/api/v1/runs/{trained.run}", headers=headers)
 
 
 def judged(store: Store, run: str) -> bool:
@@ -256,9 +258,9 @@ def test_a_judgement_that_has_read_a_deleted_baseline_is_not_written(tmp_path: P
         headers = {"X-Ammeter-Request": "test"}
         base = Stream(place.client, headers=headers, name="base", config={"note": HIDDEN})
         other = Stream(place.client, headers=headers, name="other", tags={"baseline": base.run})
-        for each in (base, other):
-            train(each, 0, 40)
-            assert 200 == each.send().status_code
+        for sender in (base, other):
+            train(sender, 0, 40)
+            assert 200 == sender.send().status_code
         wait_until(lambda: judged(place.store, other.run))
         with place.store.writing() as connection:
             connection.execute(runs.update().where(runs.c.id == other.run).values(claimed_by="a slow judge"))

@@ -98,9 +98,9 @@ def test_ranks_and_lives_are_series_of_their_own(client: httpx.Client) -> None:
 def test_several_ranks_are_asked_for_at_once(client: httpx.Client) -> None:
     first = Stream(client, world_size=4)
     for rank in range(4):
-        each = Stream(client, run=first.run, rank=rank, world_size=4)
-        train(each, 0, 3)
-        each.send()
+        stream_of_rank = Stream(client, run=first.run, rank=rank, world_size=4)
+        train(stream_of_rank, 0, 3)
+        stream_of_rank.send()
     items = ask(client, first, names="loss,scale", rank="3,1")
     assert [(1, "loss"), (1, "scale"), (3, "loss"), (3, "scale")] == [(item["rank"], item["name"]) for item in items]
 
@@ -148,9 +148,9 @@ def test_every_series_is_on_exactly_one_page_while_ranks_come(client: httpx.Clie
     wanted = [("loss", 1), ("scale", 1), ("grad_norm", 1), ("loss", 3), ("scale", 3), ("grad_norm", 3)]
 
     def come(rank: int) -> None:
-        each = Stream(client, run=first.run, rank=rank, world_size=4)
-        train(each, 0, 3)
-        each.send()
+        stream_of_rank = Stream(client, run=first.run, rank=rank, world_size=4)
+        train(stream_of_rank, 0, 3)
+        stream_of_rank.send()
 
     come(3)
     seen: list[tuple[str, int]] = []
@@ -275,7 +275,7 @@ def test_what_has_no_meaning_for_all_ranks_together_is_refused(
     ("asked", "said"),
     [
         ({"names": ""}, "use 1 to 256, such as scale,loss"),
-        ({"names": ",".join(f"n{each}" for each in range(257))}, "257 names"),
+        ({"names": ",".join(f"n{number}" for number in range(257))}, "257 names"),
         ({}, "query.names"),
         ({"names": "loss", "points": 3}, "greater than or equal to 16"),
         ({"names": "loss", "from": -1}, "query.from is '-1'"),
@@ -306,7 +306,7 @@ def test_what_was_logged_late_is_a_point_at_its_step(client: httpx.Client) -> No
     answer = client.get(
         f"/api/v1/runs/{stream.run}/series?names=val_loss,loss,val_accuracy", headers={"If-None-Match": tag}
     )
-    found = {each["name"]: each for each in curves(answer.json())}
+    found = {curve["name"]: curve for curve in curves(answer.json())}
     assert ([2, 4], [4.0, 3.0]) == (found["val_loss"]["steps"], found["val_loss"]["values"])
     assert ([4], [0.5]) == (found["val_accuracy"]["steps"], found["val_accuracy"]["values"])
     assert 10 == len(found["loss"]["steps"])

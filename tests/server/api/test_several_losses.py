@@ -22,7 +22,9 @@ def test_each_loss_is_a_series_and_a_line_on_the_page(tmp_path: Path) -> None:
             stream.tell(step, {"applied": 2, "skipped": 0, CRITIC: 1.5, MAKER: 0.75, **norm})
         stream.send()
         told = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": f"{CRITIC},{MAKER},loss"}).json()
-        assert [(CRITIC, [1.5] * 50), (MAKER, [0.75] * 50)] == [(each["name"], each["values"]) for each in curves(told)]
+        assert [(CRITIC, [1.5] * 50), (MAKER, [0.75] * 50)] == [
+            (curve["name"], curve["values"]) for curve in curves(told)
+        ]
         run = client.get(f"/api/v1/runs/{stream.run}").json()
         assert (1.5, 0.75) == (run["latest"][CRITIC], run["latest"][MAKER])
         assert (49, 29) == (run["latest"]["loss_step"], run["latest"]["grad_norm_step"])

@@ -24,7 +24,7 @@ def test_every_channel_is_told_and_who_does_not_take_it_is_named(capsys: pytest.
         assert 1 == main(["notify", "test", "--json", "--notify", takes.url, "--notify", refuses.url])
         assert 0 == main(["notify", "test", "--notify", takes.url])
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()[:2]]
-    assert [True, False] == [each["error"] is None for each in told]
+    assert [True, False] == [outcome["error"] is None for outcome in told]
     assert 2 == len(takes.said)
     assert [] == refuses.said
 

@@ -40,16 +40,16 @@ def test_tables_days_and_runs_say_what_they_take(store: Store) -> None:
     large, small = fill(store)
     found = measured(store)
     assert {"in_blocks": 510, "in_segments": 4500} == found["steps"]
-    tables = {each["name"]: each for each in found["tables"]}
+    tables = {table["name"]: table for table in found["tables"]}
     assert (2, 1, 2) == tuple(tables[name]["rows"] for name in ("columns", "segments", "chunks"))
     assert 4500 * 8 < tables["columns"]["bytes"] < 4500 * SCHEMA.width * 4
-    assert [each["bytes"] for each in found["tables"]] == sorted((t["bytes"] for t in found["tables"]), reverse=True)
-    assert [f"{large.run} nightly", f"{small.run} nightly"] == [each["run"] for each in found["runs"]]
-    assert [5000, 10] == [each["steps"] for each in found["runs"]]
+    assert [table["bytes"] for table in found["tables"]] == sorted((t["bytes"] for t in found["tables"]), reverse=True)
+    assert [f"{large.run} nightly", f"{small.run} nightly"] == [run["run"] for run in found["runs"]]
+    assert [5000, 10] == [run["steps"] for run in found["runs"]]
     today = datetime.fromtimestamp(time.time(), UTC).date().isoformat()
-    assert [today] == [each["day"] for each in found["days"]]
+    assert [today] == [day["day"] for day in found["days"]]
     of_days = sum(tables[name]["bytes"] for name in ("chunks", "segments", "columns", "events"))
-    assert of_days == sum(each["bytes"] for each in found["days"]) == sum(each["bytes"] for each in found["runs"])
+    assert of_days == sum(entry["bytes"] for entry in found["days"]) == sum(entry["bytes"] for entry in found["runs"])
     assert found["database_bytes"] > of_days
 
 

@@ -28,8 +28,8 @@ def arrays(body: bytes) -> list[tuple[dict[str, Any], list[npt.NDArray[Any]]]]:
     items = json.loads(body[4:begin])["items"]
     kinds = (("steps", "<i8"), ("times", "<f8"), ("values", "<f4"))
     found = []
-    for each in items:
-        found.append((each, [np.frombuffer(body, kind, each["points"], begin + each[name]) for name, kind in kinds]))
+    for item in items:
+        found.append((item, [np.frombuffer(body, kind, item["points"], begin + item[name]) for name, kind in kinds]))
     return found
 
 
@@ -53,7 +53,7 @@ def test_arrays_are_as_they_are_described_bits_of_nan_included() -> None:
     assert (TIMES / 1e9).tolist() == times.tolist()
     assert strange.tobytes() == bits.tobytes()
     assert (loss["steps"], loss["times"]) == (scale["steps"], scale["times"])
-    assert {0} == {each[name] % 8 for each in (loss, scale) for name in ("steps", "times", "values")}
+    assert {0} == {item[name] % 8 for item in (loss, scale) for name in ("steps", "times", "values")}
 
 
 def whole(answer: ChunkedResponse) -> bytes:

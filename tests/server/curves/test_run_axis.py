@@ -53,18 +53,18 @@ def ask(client: httpx.Client, run: str, of: str = "series", **asked: Any) -> dic
 
 
 def steps(client: httpx.Client, run: str, **asked: Any) -> list[list[int]]:
-    return [each["steps"] for each in curves(ask(client, run, names="loss", **asked))]
+    return [curve["steps"] for curve in curves(ask(client, run, names="loss", **asked))]
 
 
 def test_a_later_life_counts_on_and_replaces_the_steps_that_it_repeats(client: httpx.Client) -> None:
     first, _ = resumed(client)
     assert [list(range(30)), list(range(30, 50))] == steps(client, first.run)
     one, two = curves(ask(client, first.run, names="loss"))
-    assert [(0, 30), (30, None)] == [(each["step_offset"], each["replaced_from"]) for each in (one, two)]
+    assert [(0, 30), (30, None)] == [(curve["step_offset"], curve["replaced_from"]) for curve in (one, two)]
     own = curves(ask(client, first.run, names="loss", axis="life"))
-    assert [list(range(40)), list(range(20))] == [each["steps"] for each in own]
+    assert [list(range(40)), list(range(20))] == [curve["steps"] for curve in own]
     assert (one["values"], two["values"]) == (own[0]["values"][:30], own[1]["values"])
-    assert [30, 0] == [each["replaced_from"] or 0 for each in own]
+    assert [30, 0] == [curve["replaced_from"] or 0 for curve in own]
     assert [list(range(40)), list(range(30, 50))] == steps(client, first.run, replaced=True)
 
 
@@ -83,10 +83,10 @@ def test_curves_of_the_run_agree_with_its_comparison(client: httpx.Client) -> No
     train(base, 0, 59)
     base.send()
     compared = ask(client, first.run, f"compare/{base.run}")
-    (loss,) = [each for each in compared["series"] if each["name"] == "loss"]
+    (loss,) = [curve for curve in compared["series"] if curve["name"] == "loss"]
     drawn = curves(ask(client, first.run, names="loss"))
-    assert loss["steps"] == [step for each in drawn for step in each["steps"]]
-    assert pytest.approx(loss["run"], rel=1e-6) == [value for each in drawn for value in each["values"]]
+    assert loss["steps"] == [step for part in drawn for step in part["steps"]]
+    assert pytest.approx(loss["run"], rel=1e-6) == [value for part in drawn for value in part["values"]]
 
 
 def test_the_run_says_its_lives_and_its_step(client: httpx.Client) -> None:
@@ -128,7 +128,7 @@ def test_skipped_steps_are_no_updates(client: httpx.Client) -> None:
     second.say("optimizer.restored", 0, updates=30)
     train(second, 0, 9)
     second.send()
-    assert [0, 35] == [each["step_offset"] for each in ask(client, first.run, "")["lives"]]
+    assert [0, 35] == [life["step_offset"] for life in ask(client, first.run, "")["lives"]]
 
 
 def test_ranks_lie_where_the_lowest_rank_of_their_life_lies(client: httpx.Client) -> None:
@@ -145,7 +145,7 @@ def test_ranks_lie_where_the_lowest_rank_of_their_life_lies(client: httpx.Client
     for rank in range(2):
         assert [list(range(12)), list(range(12, 32))] == steps(client, run, rank=rank)
     merged = curves(ask(client, run, names="grad_norm", merged=True))
-    assert [list(range(12)), list(range(12, 32))] == [each["steps"] for each in merged]
+    assert [list(range(12)), list(range(12, 32))] == [curve["steps"] for curve in merged]
 
 
 def test_a_process_beside_another_keeps_its_own_steps(client: httpx.Client) -> None:
@@ -171,7 +171,7 @@ def test_a_run_that_continues_another_counts_on(client: httpx.Client) -> None:
     assert [list(range(40))] == steps(client, first.run)
     assert [list(range(40, 50))] == steps(client, after)
     told = ask(client, after, "")
-    assert (49, [40]) == (told["last_step"], [each["step_offset"] for each in told["lives"]])
+    assert (49, [40]) == (told["last_step"], [life["step_offset"] for life in told["lives"]])
 
 
 def test_the_heat_map_holds_all_lives(client: httpx.Client) -> None:
@@ -196,8 +196,8 @@ def test_the_spectrum_and_the_tensors_count_on(client: httpx.Client) -> None:
     second.send()
     for axis, expected in (("run", ([8], [38])), ("life", ([8, 35], [8]))):
         items = ask(client, first.run, "spectrum", axis=axis)["items"]
-        assert expected == tuple(each["steps"] for each in items) == tuple(each["last_steps"] for each in items)
-    assert [[38]] == [each["steps"] for each in ask(client, first.run, "spectrum", **{"from": 30})["items"]]
+        assert expected == tuple(item["steps"] for item in items) == tuple(item["last_steps"] for item in items)
+    assert [[38]] == [spectrum["steps"] for spectrum in ask(client, first.run, "spectrum", **{"from": 30})["items"]]
     newest = {axis: ask(client, first.run, "tensors", axis=axis)["items"][0]["step"] for axis in ("run", "life")}
     assert {"run": 49, "life": 19} == newest
 
@@ -207,7 +207,7 @@ def test_events_and_incidents_say_what_to_add_to_their_steps(client: httpx.Clien
     break_down(second, 5, 12)
     second.send()
     events = ask(client, first.run, "events", name="gradient.nonfinite")["items"]
-    assert [(12 - index, 30) for index in range(8)] == [(each["step"], each["step_offset"]) for each in events]
+    assert [(12 - index, 30) for index in range(8)] == [(event["step"], event["step_offset"]) for event in events]
     (incident,) = wait_until(lambda: ask(client, first.run, "incidents")["items"])
     assert (5, 30) == (incident["first_step"], incident["step_offset"])
     (of_all,) = client.get("/api/v1/incidents").json()["items"]

@@ -136,14 +136,14 @@ def test_what_comes_in_is_of_one_run_and_writes_no_reference_table(store: Store)
     with statements(store) as placing, store.reading() as connection:
         for name in PLACING:
             EVERYWHERE[name](connection)
-    of_placing = {str(each) for each in placing}
-    assert {str(each) for each in seen} >= of_placing  # once per stream, and after what it says of itself
-    seen = [each for each in seen if str(each) not in of_placing]
-    prepared = [each.statement for each in vars(streams).values() if isinstance(each, Prepared)]
+    of_placing = {str(statement) for statement in placing}
+    assert {str(statement) for statement in seen} >= of_placing  # once per stream, and after what it says of itself
+    seen = [statement for statement in seen if str(statement) not in of_placing]
+    prepared = [statement.statement for statement in vars(streams).values() if isinstance(statement, Prepared)]
     assert len(seen) > 5
     assert len(prepared) > 2
-    assert [] == [str(each) for each in (*seen, *prepared) if not is_of_one_run(each)]
-    assert not {name for each in (*seen, *prepared) for name in tables_of(each)} & {
+    assert [] == [str(statement) for statement in (*seen, *prepared) if not is_of_one_run(statement)]
+    assert not {name for statement in (*seen, *prepared) for name in tables_of(statement)} & {
         *citus.REFERENCE_TABLES,
         *citus.LOCAL_TABLES,
     }
@@ -155,8 +155,10 @@ def test_compaction_is_of_one_run(store: Store) -> None:
     fed.end()
     with statements(store) as seen:
         compact(store, fed.run, fed.stream, "me")
-    assert {"chunks", "columns", "compaction_leases", "segments"} <= {name for each in seen for name in tables_of(each)}
-    assert [] == [str(each) for each in seen if not is_of_one_run(each)]
+    assert {"chunks", "columns", "compaction_leases", "segments"} <= {
+        name for statement in seen for name in tables_of(statement)
+    }
+    assert [] == [str(statement) for statement in seen if not is_of_one_run(statement)]
 
 
 def test_a_judgement_is_of_one_run_but_for_what_is_counted_for_the_fleet(store: Store) -> None:
@@ -167,7 +169,9 @@ def test_a_judgement_is_of_one_run_but_for_what_is_counted_for_the_fleet(store: 
         assert not judge.judge(fed.run, time.time_ns())
     apart = {"totals", "projects"}
     assert len(seen) > 5
-    assert [] == [str(each) for each in seen if not is_of_one_run(each) and not tables_of(each) <= apart]
+    assert [] == [
+        str(statement) for statement in seen if not is_of_one_run(statement) and not tables_of(statement) <= apart
+    ]
 
 
 OF_TENSORS = ("/series?names=loss,grad.norm:head.weight", "/tensors", "/tensors/matrix", "/spectrum")
@@ -180,7 +184,9 @@ def test_the_page_of_a_run_is_of_one_run(tmp_path: Path) -> None:
         train(stream, 0, 60)
         stream.send()
         seen = list(_asked(tmp_path, client, stream))
-    assert [] == [str(each) for each in seen if tables_of(each) & BY_RUN and not is_of_one_run(each)]
+    assert [] == [
+        str(statement) for statement in seen if tables_of(statement) & BY_RUN and not is_of_one_run(statement)
+    ]
 
 
 def _asked(folder: Path, client: httpx.Client, stream: Stream) -> Iterator[Any]:
@@ -206,7 +212,7 @@ def test_what_crosses_nodes_is_known_by_name(name: str, store: Store) -> None:
     with statements(store) as seen, store.reading() as connection:
         EVERYWHERE[name](connection)
     assert seen
-    assert any(not is_of_one_run(each) for each in seen)
+    assert any(not is_of_one_run(statement) for statement in seen)
 
 
 def test_tables_are_distributed_by_run_and_colocated_but_for_two_that_every_node_has() -> None:

@@ -120,7 +120,9 @@ CASES = [
 """A database without a schema version has no way back; the message says so."""
 
 
-@pytest.mark.parametrize(("words", "make"), CASES, ids=lambda each: getattr(each, "__name__", None) or " ".join(each))
+@pytest.mark.parametrize(
+    ("words", "make"), CASES, ids=lambda value: getattr(value, "__name__", None) or " ".join(value)
+)
 def test_every_command_says_what_is_wrong_with_the_database_and_what_to_do(
     words: list[str], make: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,6 @@ def test_the_keeper_says_in_one_line_that_the_disk_is_full(
     filled_by(fed, disk)
     with caplog.at_level(logging.WARNING):
         MaintenanceWorker(AppContext(Settings(), store)).run_round(TODAY * DAY_NS)
-    said = [each for each in caplog.records if "compaction" in each.getMessage()]
-    assert [None] == [each.exc_info for each in said]
+    said = [record for record in caplog.records if "compaction" in record.getMessage()]
+    assert [None] == [record.exc_info for record in said]
     assert "free space" in said[0].getMessage()

@@ -71,7 +71,7 @@ def test_only_what_need_not_be_on_disk_does_not_wait_for_it(store: Store) -> Non
     def synchronous() -> list[int]:
         """Of as many connections as may lie in the pool."""
         with store.reading() as one, store.reading() as other:
-            return [int(each.execute(text("PRAGMA synchronous")).scalar_one()) for each in (one, other)]
+            return [int(connection.execute(text("PRAGMA synchronous")).scalar_one()) for connection in (one, other)]
 
     with store.writing(durable=False) as connection:
         assert 1 == connection.execute(text("PRAGMA synchronous")).scalar_one()
@@ -114,9 +114,9 @@ def test_the_database_in_a_folder_that_others_may_enter_is_read_by_this_user_alo
     tmp_path.chmod(0o755)
     store = connect(f"sqlite:///{tmp_path / 'b.db'}")
     migrations.migrate(store)
-    files = [each for each in tmp_path.iterdir() if each.is_file()]
-    assert {"b.db", "b.db-wal"} <= {each.name for each in files}
-    assert {0o600} == {each.stat().st_mode & 0o777 for each in files}
+    files = [file for file in tmp_path.iterdir() if file.is_file()]
+    assert {"b.db", "b.db-wal"} <= {file.name for file in files}
+    assert {0o600} == {file.stat().st_mode & 0o777 for file in files}
     store.close()
 
 

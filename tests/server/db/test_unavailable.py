@@ -120,7 +120,7 @@ def test_nobody_waits_for_a_batch_longer_than_is_said_and_what_was_not_begun_is_
                 thread.start()
             for thread in sending:
                 thread.join()
-        assert [(503, "2")] * 6 == [(each.status_code, each.headers["retry-after"]) for each in refused]
+        assert [(503, "2")] * 6 == [(response.status_code, response.headers["retry-after"]) for response in refused]
         assert "the database has not answered for" in refused[0].json()["detail"]
         stream.send()
         with place.store.reading() as connection:

@@ -69,8 +69,10 @@ def test_a_panel_waits_for_its_metrics_and_all_others_are_there(generate: Module
     board, panels = (importlib.import_module(f"dashboards.{name}") for name in ("board", "panels"))
     told, untold = (panels.Chart("Mood", "It.", "none", [(f"ammeter_{name}", "")]) for name in ("run_step", "mood"))
     made = board.built(board.Board("moods", "Moods", "", (), (("Told", [told, untold]), ("Untold", [untold]))))
-    assert ["Told", "Mood"] == [each.title for each in made.panels][3:]
-    assert [] == [shown for each in generate.ALL for _, row in each.rows for shown in row if board.awaited(shown)]
+    assert ["Told", "Mood"] == [panel.title for panel in made.panels][3:]
+    assert [] == [
+        shown for one_board in generate.ALL for _, row in one_board.rows for shown in row if board.awaited(shown)
+    ]
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -105,23 +107,23 @@ def test_panels_have_ids_of_their_own_and_lie_beside_each_other(name: str) -> No
 def test_a_board_is_as_the_linter_wants_its_variables(name: str) -> None:
     board = BOARDS[name]
     variables = board["templating"]["list"]
-    (source,) = (each for each in variables if each["type"] == "datasource")
+    (source,) = (variable for variable in variables if variable["type"] == "datasource")
     assert variables[0] is source
     assert ("datasource", "Data source", "prometheus") == (source["name"], source["label"], source["query"])
     assert board["editable"] is False
-    asked = [each for each in variables if each["type"] == "query"]
+    asked = [variable for variable in variables if variable["type"] == "query"]
     assert asked
     for variable in asked:
         assert 2 == variable["refresh"]  # when the time changes: a run of yesterday is to be found yesterday
         assert re.fullmatch(r'label_values\(ammeter_run_info(\{project=~"\$project"\})?, \w+\)', variable["query"])
     text = json.dumps(board["panels"]) + json.dumps(variables)
-    assert all(f"${each['name']}" in text or f"${{{each['name']}}}" in text for each in variables)
+    assert all(f"${variable['name']}" in text or f"${{{variable['name']}}}" in text for variable in variables)
 
 
 def test_what_the_linter_is_to_leave_alone_is_the_choice_of_a_scrape_job_and_says_why() -> None:
     left = yaml.safe_load((FOLDER / ".lint").read_text())["exclusions"]
     assert {f"{what}-{label}-rule" for what in ("template", "target") for label in ("job", "instance")} == set(left)
-    assert all(each["reason"].endswith(".") for each in left.values())
+    assert all(reason_of["reason"].endswith(".") for reason_of in left.values())
     every = [query for panel in PANELS for query in queries(panel.values[0])]  # type: ignore[arg-type]
     chosen = [re.sub(r'\bup\{job="ammeter(-collector)?"\}', "up", query) for query in every]
     assert all("instance" not in query and "job" not in query for query in chosen)
@@ -130,10 +132,10 @@ def test_what_the_linter_is_to_leave_alone_is_the_choice_of_a_scrape_job_and_say
 @pytest.mark.parametrize("name", BOARDS)
 def test_whether_the_collector_answers_and_since_when_stand_first(name: str) -> None:
     first, second, *_ = BOARDS[name]["panels"]
-    assert [(0, 0), (0, 8)] == [(each["gridPos"]["y"], each["gridPos"]["x"]) for each in (first, second)]
+    assert [(0, 0), (0, 8)] == [(panel["gridPos"]["y"], panel["gridPos"]["x"]) for panel in (first, second)]
     assert ['max(up{job="ammeter"})'] == queries(first)
     (words,) = first["fieldConfig"]["defaults"]["mappings"]
-    assert {"0": "DOWN", "1": "UP"} == {value: each["text"] for value, each in words["options"].items()}
+    assert {"0": "DOWN", "1": "UP"} == {value: mapping["text"] for value, mapping in words["options"].items()}
     assert "Since the last scrape" == second["title"]
     assert all("ammeter_" not in query for query in queries(second))
 

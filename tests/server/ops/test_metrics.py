@@ -108,7 +108,9 @@ def test_checkpoints_count_as_complete_or_partial_and_the_last_complete_one_is_d
         stream.say("checkpoint.verified", 23, path="out/run.pt", outcome=outcome)
     stream.send()
     shown = scrape(client)
-    restores = [shown[f'ammeter_checkpoint_restores_total{{outcome="{each}",{run}}}'] for each in ("passed", "failed")]
+    restores = [
+        shown[f'ammeter_checkpoint_restores_total{{outcome="{outcome}",{run}}}'] for outcome in ("passed", "failed")
+    ]
     assert [2, 2] == restores
     assert 2 == shown[f'ammeter_checkpoint_saves_total{{outcome="complete",{run}}}']
     assert 1 == shown[f'ammeter_checkpoint_saves_total{{outcome="partial",{run}}}']

@@ -136,14 +136,16 @@ def operations() -> list[tuple[str, str, str]]:
         paths = described(create_app(Settings(database_url=f"sqlite:///{folder}/c.db")))["paths"]
     found = [(method.upper(), path, how) for path, of_path in paths.items() for method, how in of_path.items()]
     wrong = [
-        each for each in found if "requestBody" in each[2] or any(map(_can_be_wrong, each[2].get("parameters", ())))
+        case for case in found if "requestBody" in case[2] or any(map(_can_be_wrong, case[2].get("parameters", ())))
     ]
-    return [(*each[:2], "positive") for each in found] + [(*each[:2], "negative") for each in wrong]
+    return [(*case[:2], "positive") for case in found] + [(*case[:2], "negative") for case in wrong]
 
 
 def _can_be_wrong(operation: dict[str, Any]) -> bool:
     """Any text may stand in a path and in a header."""
-    return "requestBody" in operation or any(each["in"] == "query" for each in operation.get("parameters", ()))
+    return "requestBody" in operation or any(
+        parameter["in"] == "query" for parameter in operation.get("parameters", ())
+    )
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), operations())

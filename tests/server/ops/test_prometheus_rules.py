@@ -40,7 +40,7 @@ def alerts_in(text: str) -> dict[str, dict[str, Any]]:
 
 def prometheus_own() -> list[Alert]:
     """What Prometheus alone can know."""
-    return [*collector_alerts(), *(alert for each in objectives() for alert in alerts(each))]
+    return [*collector_alerts(), *(alert for objective in objectives() for alert in alerts(objective))]
 
 
 def test_the_rule_file_is_the_one_that_the_verdicts_make() -> None:
@@ -50,7 +50,7 @@ def test_the_rule_file_is_the_one_that_the_verdicts_make() -> None:
 
 
 def test_prometheus_takes_the_rule_file() -> None:
-    recorded = sum(len(recordings(each)) for each in objectives())
+    recorded = sum(len(recordings(objective)) for objective in objectives())
     wanted = len(ALL) + len(prometheus_own()) + recorded
     assert f"SUCCESS: {wanted} rules found" in promtool("check", "rules", str(FILE))
 
@@ -62,7 +62,7 @@ def test_prometheus_and_alertmanager_take_the_configurations_that_load_it() -> N
 
 
 def test_the_scrape_jobs_are_those_that_the_rules_ask_for() -> None:
-    jobs = {each["job_name"] for each in yaml.safe_load((ALERTS / "prometheus.yaml").read_text())["scrape_configs"]}
+    jobs = {job["job_name"] for job in yaml.safe_load((ALERTS / "prometheus.yaml").read_text())["scrape_configs"]}
     asked = {job for alert in prometheus_own() for job in re.findall(r"\bammeter(?:-collector)?(?=[|\"])", alert.expr)}
     assert jobs == asked
 
@@ -111,7 +111,7 @@ def test_every_prometheus_only_alert_is_tested_firing_and_silent() -> None:
 def test_an_incident_fires_when_it_opens_not_before_and_never_for_another_verdict(
     verdict: Verdict, tmp_path: Path
 ) -> None:
-    alert = next(each for each in incident_alerts() if each.name == alert_name(verdict.id))
+    alert = next(candidate for candidate in incident_alerts() if candidate.name == alert_name(verdict.id))
     labels = {"run": "r1", "project": "speech", "verdict": verdict.id, "severity": verdict.severity}
 
     def said(text: str) -> str:
@@ -228,26 +228,26 @@ def test_a_dead_mans_switch_always_fires_and_has_a_receiver_of_its_own() -> None
     ):
         found = subprocess.run([*checked, *labels], capture_output=True, text=True, check=True, timeout=60)
         assert receiver == found.stdout.strip()
-    (switch,) = (each for each in configuration["route"]["routes"] if each["receiver"] == "watchdog")
+    (switch,) = (route for route in configuration["route"]["routes"] if route["receiver"] == "watchdog")
     assert ("30s", "1m") == (switch["group_interval"], switch["repeat_interval"])
     assert "vector(1)" == alerts_in(rule_file())["AmmeterWatchdog"]["expr"]
 
 
 def test_the_first_page_is_told_at_once_and_those_that_join_its_group_by_the_minute() -> None:
     routes = yaml.safe_load((ALERTS / "alertmanager.yaml").read_text())["route"]["routes"]
-    (page,) = (each for each in routes if each["receiver"] == "page")
+    (page,) = (route for route in routes if route["receiver"] == "page")
     assert ("1s", "1m") == (page["group_wait"], page["group_interval"])
 
 
 def test_every_metric_in_a_rule_is_exported() -> None:
     own = {family.name + ("_total" if family.type == "counter" else "") for family in self_metrics.REGISTRY.collect()}
     exported = own | {metric.name for metric in (*METRICS, *PROCESS_METRICS)}
-    recorded = {recording.name for each in objectives() for recording in recordings(each)}
+    recorded = {recording.name for objective in objectives() for recording in recordings(objective)}
     for alert in (*incident_alerts(), *prometheus_own()):
         asked = re.findall(r"(?:project:)?ammeter_[\w:]+", alert.expr)
         assert set(asked) <= exported | recorded, alert.expr
         assert asked or "up{" in alert.expr or alert.id == "watchdog"
-    for expr in (recording.expr for each in objectives() for recording in recordings(each)):
+    for expr in (recording.expr for objective in objectives() for recording in recordings(objective)):
         fleet = {f"ammeter_fleet_{subject}_total" for subject in ("runs", "steps", "validations", "times")}
         assert fleet >= set(re.findall(r"ammeter_\w+", expr))
 

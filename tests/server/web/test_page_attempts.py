@@ -43,7 +43,7 @@ def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
 
 
 def labels(browser: webdriver.Chrome) -> list[str]:
-    return [each.get_attribute("aria-label") or "" for each in found(browser, "#charts .plot")]
+    return [plot.get_attribute("aria-label") or "" for plot in found(browser, "#charts .plot")]
 
 
 def resumed(client: httpx.Client) -> tuple[Stream, Stream]:
@@ -66,7 +66,7 @@ def test_the_attempts_of_a_run_follow_each_other(browser: webdriver.Chrome, clie
     first, _ = resumed(client)
     show(browser, client, f"/runs/{first.run}")
     assert "attempt 2, step 38" in appears(browser, ".figures", "98")
-    wait_until(lambda: [each for each in labels(browser) if "attempt 2 from step 60" in each])
+    wait_until(lambda: [label for label in labels(browser) if "attempt 2 from step 60" in label])
     incident = appears(browser, "#incidents", "first step")
     assert "90" in incident
     assert "which is step 60 of the run" in incident
@@ -91,13 +91,13 @@ def test_a_new_attempt_takes_its_place_while_one_looks(browser: webdriver.Chrome
     show(browser, client, f"/runs/{first.run}")
     appears(browser, ".figures", "49")
     wait_until(lambda: labels(browser)[1:])
-    assert not [each for each in labels(browser) if "attempt" in each]
+    assert not [label for label in labels(browser) if "attempt" in label]
     second = Stream(client, run=first.run, name="live", begin=time.time_ns() - 5 * STEP)
     second.say("checkpoint.restored", 0, path="ckpt.pt")
     train(second, 0, 4)
     second.send()
     appears(browser, ".figures", "attempt 2, step 4")
-    wait_until(lambda: [each for each in labels(browser) if "attempt 2 from step 30" in each])
+    wait_until(lambda: [label for label in labels(browser) if "attempt 2 from step 30" in label])
     assert "34" in text(browser, ".figures dd")
 
 
@@ -106,7 +106,7 @@ def test_a_validation_loss_that_comes_late_is_drawn_at_once(browser: webdriver.C
     train(stream, 0, 40)
     stream.send()
     show(browser, client, f"/runs/{stream.run}")
-    wait_until(lambda: [each for each in labels(browser) if "validation" in each])
+    wait_until(lambda: [label for label in labels(browser) if "validation" in label])
     stream.say("values.logged", 33, val_loss=7.5)
     stream.send()
-    wait_until(lambda: [each for each in labels(browser) if "validation 7.5" in each], seconds=20)
+    wait_until(lambda: [label for label in labels(browser) if "validation 7.5" in label], seconds=20)

@@ -118,9 +118,7 @@ class Watched:
             return {}
 
 
-@router.get(
-    "", summary="Changes as server-sent events", responses={200: MESSAGES}, response_class=StreamingResponse
-)
+@router.get("", summary="Changes as server-sent events", responses={200: MESSAGES}, response_class=StreamingResponse)
 async def follow(
     context: ContextDep,
     request: Request,

@@ -43,12 +43,14 @@ class Sampling:
         steps: Steps in a block.
         deadline: End of the measurement, by time.monotonic().
         periods: Periods that the watched blocks of a periodic peer cover at least.
+        clock: Returns seconds; time.process_time hardly depends on the machine's other load.
     """
 
     pairs: int
     steps: int
     deadline: float = math.inf
     periods: int = 2
+    clock: Callable[[], float] = time.perf_counter
 
     def watched_steps(self, peer: type[Peer]) -> int:
         """Steps in each watched block of this peer."""
@@ -152,9 +154,10 @@ def compare(
 class _Subject:
     """A peer, its training and its measurements so far."""
 
-    def __init__(self, peer: Peer, steps: int) -> None:
+    def __init__(self, peer: Peer, steps: int, clock: Callable[[], float]) -> None:
         self.peer = peer
         self.steps = steps
+        self.clock = clock
         self.bare: list[float] = []
         self.watched: list[float] = []
         if peer.own_model:
@@ -164,11 +167,11 @@ class _Subject:
     def watched_block(self) -> float:
         peer = self.peer
         if peer.own_model:
-            return seconds_per_step(peer.training, self.steps)
+            return seconds_per_step(peer.training, self.steps, self.clock)
         peer.attach()
         peer.training.peer = peer
         try:
-            return seconds_per_step(peer.training, self.steps)
+            return seconds_per_step(peer.training, self.steps, self.clock)
         finally:
             peer.training.peer = None
             peer.detach()
@@ -188,7 +191,7 @@ def _subject(peer: type[Peer], bare: Training, seed: int, folder: Path, sampling
         training = Training(bare.spec, seed) if peer.own_model else bare
         if peer.own_model:
             training.calibrate(CALIBRATION_STEPS)
-        return _Subject(peer(training, folder), sampling.watched_steps(peer))
+        return _Subject(peer(training, folder), sampling.watched_steps(peer), sampling.clock)
     except ImportError as error:
         return Skipped(peer.name, f"{error.name or error} is not installed")
     except Exception as error:  # noqa: BLE001 - other people's packages
@@ -199,7 +202,7 @@ def _with_one_more_pair(subject: _Subject, bare: Training, number: int, sampling
     """Measures one more pair; the order within the pair alternates."""
     try:
         watched = subject.watched_block() if number % 2 else None
-        alone = seconds_per_step(bare, sampling.steps)
+        alone = seconds_per_step(bare, sampling.steps, sampling.clock)
         watched = subject.watched_block() if watched is None else watched
     except Exception as error:  # noqa: BLE001 - other people's packages
         with suppress(Exception):
@@ -210,18 +213,18 @@ def _with_one_more_pair(subject: _Subject, bare: Training, number: int, sampling
     return subject
 
 
-def seconds_per_step(training: Training, steps: int) -> float:
+def seconds_per_step(training: Training, steps: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Mean over a block, which synchronises with the device only at its end, as programs do."""
     end = time.perf_counter() + SETTLING_SECONDS
     training.step()
     while time.perf_counter() < end:
         training.step()
     _synchronize(training.spec.device)
-    began = time.perf_counter()
+    began = clock()
     for _ in range(steps):
         training.step()
     _synchronize(training.spec.device)
-    return (time.perf_counter() - began) / steps
+    return (clock() - began) / steps
 
 
 def _synchronize(device: str) -> None:

@@ -1,9 +1,10 @@
 """Measures what the fast path saves on steps of about 2 ms.
 
-    python -m bench.agent.fast_path [--pairs 24] [--quick] [--write [FOLDER]]
+    python -m bench.agent.fast_path [--pairs 24] [--cpu-time] [--quick] [--write [FOLDER]]
 
 Trains each model of SHORT_STEPS in alternating blocks of one process: bare, watched with the fast path, and watched
 without it. The first row compares bare blocks with bare blocks; its distance from 1 is the error of the measurement.
+--cpu-time measures the CPU time of the process, which hardly depends on the machine's other load.
 The fast path stays in Ammeter while it saves at least REQUIRED_SHARE of a step: docs/decisions/0022.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drop_settings()
     console, load = Console(), os.getloadavg()[0]
     specs = SHORT_STEPS[:1] if options.quick else SHORT_STEPS
-    sampling = Sampling(pairs=options.pairs, steps=options.steps)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    sampling = Sampling(pairs=options.pairs, steps=options.steps, clock=clock)
     measurements = [measure(spec, sampling, options.repeats) for spec in specs]
     rows = [HEADINGS, *(row for measurement in measurements for row in measurement.rows())]
     machine = f"{cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}, load before: {load:.1f}"
@@ -160,7 +163,8 @@ def verdict(measurements: Sequence[Measurement]) -> str:
 
 
 def markdown(rows: Sequence[Row], machine: str, conclusions: Sequence[str], options: argparse.Namespace) -> str:
-    command = f"python -m bench.agent.fast_path --pairs {options.pairs} --repeats {options.repeats} --write"
+    clock = " --cpu-time" if options.cpu_time else ""
+    command = f"python -m bench.agent.fast_path --pairs {options.pairs} --repeats {options.repeats}{clock} --write"
     lines = [
         "# What the fast path saves",
         "",
@@ -178,6 +182,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=24, help="pairs of blocks of each peer and repeat (24)")
     parser.add_argument("--steps", type=int, default=250, help="steps in a block (250)")
     parser.add_argument("--repeats", type=int, default=3, help="independent repeats (3)")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time instead of wall time, on a machine with load")
     parser.add_argument("--quick", action="store_true", help="only checks that it runs, on one training")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write fast_path.md")
     options = parser.parse_args(arguments)

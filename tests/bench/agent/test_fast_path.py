@@ -66,6 +66,6 @@ def test_a_quick_measurement_does_not_replace_the_committed_results(capsys: pyte
 
 
 def test_the_markdown_names_the_command() -> None:
-    options = argparse.Namespace(pairs=2, steps=3, repeats=1)
+    options = argparse.Namespace(pairs=2, steps=3, repeats=1, cpu_time=True)
     text = fast_path.markdown([fast_path.HEADINGS], "a machine", ["All: 4 %"], options)
-    assert "`python -m bench.agent.fast_path --pairs 2 --repeats 1 --write`" in text
+    assert "`python -m bench.agent.fast_path --pairs 2 --repeats 1 --cpu-time --write`" in text

@@ -76,7 +76,7 @@ def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
     summary = diagnosis.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
     assert {"passed": 1} == summary["checkpoint_restores"]
     command.main([str(tmp_path / "runs" / outcome.run)])
-    assert "1 of 1 checkpoint that were read back are whole" in " ".join(capsys.readouterr().out.split())
+    assert "1 of 1 checkpoint that were read back are complete" in " ".join(capsys.readouterr().out.split())
 
 
 def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Names of silenced verdicts, from the command line, a setting or a run's tag.
 
-A silenced verdict is still reached and displayed on request, but notifies nobody.
+A silenced verdict is still reached and displayed on request, but sends no notification.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def first_steps(name: str) -> str:
     except FileNotFoundError:  # of a verdict that this version no longer has
         return ""
     sections = re.findall(
-        r"^## (?:How to check|What to do first|Look here first|Do this)$(.*?)(?=^## |\Z)",
+        r"^## (?:How to check|What to do first)$(.*?)(?=^## |\Z)",
         markdown,
         re.MULTILINE | re.DOTALL,
     )

@@ -19,7 +19,7 @@ def every_text_has_its_evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
     def noting(*args: Any) -> Judged:
         answer = asked(*args)
-        found.update(each for finding in answer.findings for each in unfounded(finding))
+        found.update(claim for finding in answer.findings for claim in unfounded(finding))
         return answer
 
     monkeypatch.setattr(verdicts, "_apply", noting)

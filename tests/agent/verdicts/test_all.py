@@ -32,16 +32,16 @@ def test_a_healthy_run_is_silent(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_run_has_one_finding_which_is_its_cause(name: str) -> None:
-    found = explain([("stream", each) for each in streams.findings(BROKEN[name]()).values()])
-    assert [name] == [each.finding.verdict for each in found]
+    found = explain([("stream", finding) for finding in streams.findings(BROKEN[name]()).values()])
+    assert [name] == [cause.finding.verdict for cause in found]
 
 
-@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda each: each.id)
+@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda verdict: verdict.id)
 def test_every_verdict_has_a_stream_that_breaks_it(verdict: Verdict) -> None:
     assert verdict.id in BROKEN
 
 
-@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda each: each.id)
+@pytest.mark.parametrize("verdict", verdicts.STREAM_VERDICTS, ids=lambda verdict: verdict.id)
 def test_a_verdict_reads_the_columns_that_it_names_and_no_others(
     verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +87,7 @@ def test_no_cut_changes_what_is_concluded_from_chaos(data: st.DataObject) -> Non
     whole, pieces = judged(stream), judged(stream, cuts=cuts)
     assert whole[1] == pieces[1]
     for verdict in verdicts.STREAM_VERDICTS:
-        states = (msgspec.msgpack.decode(each[0][verdict.id], type=verdict.state) for each in (whole, pieces))
+        states = (msgspec.msgpack.decode(outcome[0][verdict.id], type=verdict.state) for outcome in (whole, pieces))
         assert repr(next(states)) == repr(next(states))
 
 
@@ -102,8 +102,8 @@ def test_a_finding_is_told_again_only_when_it_changed(name: str) -> None:
     stream = EVERY[name]()
     states: dict[str, bytes] = {}
     told: dict[str, Finding] = {}
-    for each in views(stream.frames, cuts=range(0, len(stream.frames), 3)):
-        answer = verdicts.judge(states, each)
+    for view in views(stream.frames, cuts=range(0, len(stream.frames), 3)):
+        answer = verdicts.judge(states, view)
         states = answer.states
         for finding in answer.findings:
             assert told.get(finding.verdict) != finding

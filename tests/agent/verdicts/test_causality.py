@@ -13,8 +13,8 @@ def finding(verdict: str, first: int, last: int | None = None, severity: str = "
 
 
 def read(*findings: Finding | tuple[str, Finding]) -> list[tuple[str, list[str]]]:
-    told = [each if isinstance(each, tuple) else ("a", each) for each in findings]
-    return [(each.finding.verdict, [more.verdict for more in each.consequences]) for each in explain(told)]
+    told = [finding if isinstance(finding, tuple) else ("a", finding) for finding in findings]
+    return [(cause.finding.verdict, [more.verdict for more in cause.consequences]) for cause in explain(told)]
 
 
 def test_a_chain_of_causes_ends_in_one_finding() -> None:
@@ -61,7 +61,7 @@ def test_a_rank_s_consequence_goes_to_that_rank_s_cause() -> None:
         (stream, finding(verdict, 20)) for stream in ("a", "b") for verdict in ("scale-collapse", "nonfinite-gradient")
     ]
     explained = explain(told)
-    assert [("a", 1), ("b", 1)] == [(each.stream, len(each.consequences)) for each in explained]
+    assert [("a", 1), ("b", 1)] == [(cause.stream, len(cause.consequences)) for cause in explained]
 
 
 def test_one_rank_s_cause_explains_what_another_rank_sees() -> None:

@@ -28,8 +28,8 @@ def emitted(stream: Stream) -> Iterable[tuple[Finding, int]]:
     """Every finding that somebody would be shown while the stream goes on, with its verdict's first step so far."""
     states: dict[str, bytes] = {}
     earliest: dict[str, int] = {}
-    for each in views(stream.frames, cuts=range(len(stream.frames))):
-        answer = verdicts.judge(states, each)
+    for view in views(stream.frames, cuts=range(len(stream.frames))):
+        answer = verdicts.judge(states, view)
         states = answer.states
         for finding in answer.findings:
             earliest[finding.verdict] = min(finding.first_step, earliest.get(finding.verdict, finding.first_step))
@@ -37,7 +37,7 @@ def emitted(stream: Stream) -> Iterable[tuple[Finding, int]]:
 
 
 def claimed(stream: Stream) -> list[str]:
-    return sorted({each for finding, earliest in emitted(stream) for each in unfounded(finding, earliest)})
+    return sorted({claim for finding, earliest in emitted(stream) for claim in unfounded(finding, earliest)})
 
 
 def skips(stream: Stream, count: int, scale: float = 65536.0, **more: object) -> Stream:
@@ -384,12 +384,12 @@ def a_buffer_of_nan(step: int, model: Net, x: torch.Tensor, y: torch.Tensor) -> 
 SPOILT = (a_sample_far_away, six_batches_far_away, a_target_of_nan, an_input_of_nan, a_weight_of_nan, a_buffer_of_nan)
 
 
-@pytest.mark.parametrize("spoil", SPOILT, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda value: value.__name__)
 @pytest.mark.parametrize("scale", [8192.0, 65536.0])
 def test_the_texts_of_a_real_program_claim_only_what_was_seen(spoil: Spoil, scale: float, tmp_path: Path) -> None:
     found = trained(tmp_path, spoil, scale=scale, norm=True)
-    assert [] == [each for finding in found for each in unfounded(finding)]
-    texts = " ".join(f"{each.title} {each.cause} {each.fix}" for each in found)
+    assert [] == [claim for finding in found for claim in unfounded(finding)]
+    texts = " ".join(f"{finding.title} {finding.cause} {finding.fix}" for finding in found)
     if spoil in (a_sample_far_away, six_batches_far_away):
         assert "not an overflow" not in texts
     if spoil is not a_weight_of_nan:
@@ -399,14 +399,16 @@ def test_the_texts_of_a_real_program_claim_only_what_was_seen(spoil: Spoil, scal
 
 
 def test_a_real_target_of_nan_is_not_blamed_on_the_model(tmp_path: Path) -> None:
-    told = {each.verdict: each for each in trained(tmp_path, a_target_of_nan)}
-    assert ["nonfinite-loss"] == [each.finding.verdict for each in explain([("it", each) for each in told.values()])]
+    told = {finding.verdict: finding for finding in trained(tmp_path, a_target_of_nan)}
+    assert ["nonfinite-loss"] == [
+        finding.finding.verdict for finding in explain([("it", finding) for finding in told.values()])
+    ]
     cause = told["nonfinite-loss"].cause
     assert "originated" not in cause
     assert "The model's outputs are finite" in cause
 
 
 def test_a_real_buffer_of_nan_is_named_as_one(tmp_path: Path) -> None:
-    told = {each.verdict: each for each in trained(tmp_path, a_buffer_of_nan, norm=True)}
+    told = {finding.verdict: finding for finding in trained(tmp_path, a_buffer_of_nan, norm=True)}
     assert "norm.running_mean" == told["nonfinite-loss"].evidence["nonfinite_buffer"]
     assert "nonfinite-weights" not in told

@@ -26,9 +26,9 @@ def exposed(tmp_path: Path) -> Path:
 
 
 def test_a_report_leaves_it_out_and_says_that_it_was_found(exposed: Path, capsys: Output) -> None:
-    assert ["checkpoint-exposed"] == [each["verdict"] for each in as_json(capsys, exposed)["findings"]]
+    assert ["checkpoint-exposed"] == [entry["verdict"] for entry in as_json(capsys, exposed)["findings"]]
     told = as_json(capsys, exposed, "--silence", "checkpoint-exposed, gradient-spike")
-    assert ([], []) == (told["findings"], [each for each in told["seen"] if each["event"] == "checkpoint.saved"])
+    assert ([], []) == (told["findings"], [event for event in told["seen"] if event["event"] == "checkpoint.saved"])
     assert {"checkpoint-exposed": True, "gradient-spike": False} == told["summary"]["silenced"]
     main(["report", str(exposed), "--silence", "checkpoint-exposed", "--silence", "gradient-spike"])
     out = " ".join(capsys.readouterr().out.split())
@@ -38,11 +38,11 @@ def test_a_report_leaves_it_out_and_says_that_it_was_found(exposed: Path, capsys
 def test_what_a_silenced_cause_led_to_is_told_by_itself(tmp_path: Path, capsys: Output) -> None:
     run = written(BROKEN["nonfinite-gradient"](), tmp_path)
     whole = as_json(capsys, run)["findings"]
-    (first,) = [each for each in whole if each["consequences"]]
+    (first,) = [entry for entry in whole if entry["consequences"]]
     (behind, *_) = first["consequences"]
     left = as_json(capsys, run, "--silence", first["verdict"])["findings"]
-    assert behind["verdict"] in [each["verdict"] for each in left]
-    assert first["verdict"] not in [each["verdict"] for each in left]
+    assert behind["verdict"] in [entry["verdict"] for entry in left]
+    assert first["verdict"] not in [entry["verdict"] for entry in left]
 
 
 @pytest.mark.parametrize(

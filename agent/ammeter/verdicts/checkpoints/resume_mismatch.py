@@ -88,11 +88,11 @@ def _updated(state: State, event: Event) -> State:
 
 
 def _restored(state: State, event: Event) -> State:
-    saved, given = (_counts(event.data.get(name)) for name in ("saved", "state"))
-    lost = sum(given.get(dtype, 0) - saved.get(dtype, 0) for dtype in NARROW_DTYPES)
-    if lost < MIN_NARROWED_SHARE * sum(given.values()) or not lost or sum(saved.values()) < sum(given.values()):
+    saved, restored = (_counts(event.data.get(name)) for name in ("saved", "state"))
+    lost = sum(restored.get(dtype, 0) - saved.get(dtype, 0) for dtype in NARROW_DTYPES)
+    if lost < MIN_NARROWED_SHARE * sum(restored.values()) or not lost or sum(saved.values()) < sum(restored.values()):
         return replace(state, restored=True, narrowed=("", ""))
-    kinds = max(saved, key=lambda dtype: saved[dtype]), max(NARROW_DTYPES, key=lambda dtype: given.get(dtype, 0))
+    kinds = max(saved, key=lambda dtype: saved[dtype]), max(NARROW_DTYPES, key=lambda dtype: restored.get(dtype, 0))
     return replace(state, restored=True, narrowed=kinds, restored_at=event.step, elements=lost)
 
 

@@ -26,8 +26,8 @@ def is_half(rows: View, at: int) -> bool | None:
     """
     grid = rows.stat("grad.fp16_grid")[:, at]
     known = measured(grid)
-    asked = int(rows.numel[known].sum())
-    return None if asked == 0 else 2 * int(rows.numel[grid > ON_GRID].sum()) >= asked
+    elements = int(rows.numel[known].sum())
+    return None if elements == 0 else 2 * int(rows.numel[grid > ON_GRID].sum()) >= elements
 
 
 def sampled_rows(rows: View) -> Ints:

@@ -109,14 +109,14 @@ def _at(opened: Lifecycle, step: int) -> Lifecycle:
 
 
 def _conclude(state: State) -> Finding:
-    who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    process = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
     last = f"Its last recorded step is {state.step}." if state.step != NO_STEP else "It recorded no step."
     by = state.by if state.died else run_endings.SILENCE
     return Finding(
         verdict=VERDICT.id,
         severity=_severity(by),
         title=f"{_TITLES.get(by, 'Run lost')} {_where(state)}",
-        cause=f"{_story(state, who)} {last}",
+        cause=f"{_story(state, process)} {last}",
         fix=_fix(state),
         evidence={
             "last_step": state.step,
@@ -158,20 +158,21 @@ def _where(state: State) -> str:
     return f"after step {state.step}" if state.step != NO_STEP else "before its first step"
 
 
-def _story(state: State, who: str) -> str:
+def _story(state: State, process: str) -> str:
     if not state.died:
         silent = f"{state.silent_seconds:.0f} s"
         return (
-            f"The collector has received no data from {who} for {silent}, neither from the process nor from its"
-            " shipper: the host, its container or the network connection is down, or both processes have ended."
+            f"Neither the process of {process} nor its shipper has sent data for {silent}: the host, its container or"
+            " the network connection is down, or both processes have ended."
         )
     if state.by in run_endings.REQUESTED:
-        return f"The process of {who} was terminated from outside: {_REQUESTS[state.by]} ({state.how or 'SIGTERM'})."
+        how = state.how or "SIGTERM"
+        return f"The process of {process} was terminated from outside: {_REQUESTS[state.by]} ({how})."
     if state.by in run_endings.OUT_OF_MEMORY:
         memory = "device memory" if state.by == run_endings.DEVICE else "memory"
-        return f"The process of {who} ran out of {memory} and ended with an exception: {state.how.rstrip('. ')}."
+        return f"The process of {process} ran out of {memory} and ended with an exception: {state.how.rstrip('. ')}."
     how = state.how or "it was killed (SIGKILL, out of memory) or it crashed; the cause is unknown"
-    return f"The process of {who} ended unexpectedly: {how}.{_memory(state)}"
+    return f"The process of {process} ended unexpectedly: {how}.{_memory(state)}"
 
 
 _REQUESTS = {

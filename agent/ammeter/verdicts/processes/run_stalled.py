@@ -123,16 +123,16 @@ def _without_a_step(state: State, seconds: float, how: str = "") -> State:
 
 def _conclude(state: State) -> Finding:
     severity: Severity = "page" if state.seconds >= PAGE_SECONDS else "ticket"
-    who = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    process = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
     waited = _duration(state.seconds)
     ended = f" Then the process ended: {state.how}." if state.how else ""
     return Finding(
         verdict=VERDICT.id,
         severity=severity,
         title=f"No step for {waited} after step {state.step}",
-        cause=f"The process of {who} completed no step for {waited} after step {state.step}; its longest pause before"
-        f" was {_duration(state.pause)}.{ended} Possible reasons: a wait for another rank in a collective, for data,"
-        " for a disk or for a lock, or work that is not a training step.",
+        cause=f"The process of {process} completed no step for {waited} after step {state.step}; its longest pause"
+        f" before was {_duration(state.pause)}.{ended} Possible reasons: a wait for another rank in a collective, for"
+        " data, for a disk or for a lock, or work that is not a training step.",
         fix=_fix(state),
         evidence={
             "last_step": state.step,

@@ -59,7 +59,7 @@ def test_it_explains_what_it_does_not_forbid() -> None:
     (told,) = explain([("", finding) for finding in found.values()])
     assert ("not-comparable", ["slower-than-fp32"]) == (
         told.finding.verdict,
-        [each.verdict for each in told.consequences],
+        [consequence.verdict for consequence in told.consequences],
     )
     assert "Ammeter does not compare validation. Still compared: step time, memory and cost." in told.finding.cause
 

@@ -142,8 +142,8 @@ def test_a_program_that_loads_its_optimizer_into_half_weights_is_told(half: bool
             model(torch.randn(3, 6, dtype=model.weight.dtype)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    causes = explain([("stream", each) for each in seen.findings().values()])
-    assert (["resume-mismatch"] if half else []) == [each.finding.verdict for each in causes]
+    causes = explain([("stream", finding) for finding in seen.findings().values()])
+    assert (["resume-mismatch"] if half else []) == [cause.finding.verdict for cause in causes]
 
 
 @pytest.mark.parametrize("parts", [("model", "optimizer"), ("model",)])

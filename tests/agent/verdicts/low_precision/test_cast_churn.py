@@ -96,4 +96,4 @@ def test_a_cell_without_a_cache_is_found_in_a_real_run(keeps: bool, expected: se
             optimizer.zero_grad()
     told = seen.findings()
     assert expected == set(told)
-    assert all(15.0 == each.evidence["times_all_weights"] for each in told.values())
+    assert all(15.0 == finding.evidence["times_all_weights"] for finding in told.values())

@@ -46,7 +46,7 @@ def test_what_one_pass_has_in_several_places_is_added_up_but_not_over_passes() -
     assert {} == findings(fallback(told(share=0.03).good(65536), share=0.03, module="tail"))
     finding = found(fallback(told(share=0.03), share=0.04, module="tail", caller="model.py:80"))
     assert (0.07, "tail", "model.py:80") == (finding.evidence["flops_share"], finding.module, finding.caller)
-    assert ["tail", "blocks.1.mlp.fc"] == [each["module"] for each in finding.evidence["places"]]
+    assert ["tail", "blocks.1.mlp.fc"] == [place["module"] for place in finding.evidence["places"]]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_without_a_gpu_it_says_where_it_would_cost() -> None:
 
 
 def test_a_size_is_padded_as_little_as_it_may() -> None:
-    assert [72, 1016, 1088, 32064] == [padded(each) for each in (65, 1009, 1025, 32001)]
+    assert [72, 1016, 1088, 32064] == [padded(size) for size in (65, 1009, 1025, 32001)]
 
 
 def test_it_is_told_once() -> None:

@@ -52,8 +52,11 @@ def test_it_is_told_once() -> None:
 def test_memory_that_runs_short_after_it_is_its_consequence() -> None:
     stream = memory(told(stream=warm(30)), 10, used=70 * GIB, held=79 * GIB, more=2)
     stream.frames[0] = on_gpu().frames[0]
-    (cause,) = explain([("stream", each) for each in findings(stream).values()])
-    assert ("sdpa-math", ["memory-not-saved"]) == (cause.finding.verdict, [each.verdict for each in cause.consequences])
+    (cause,) = explain([("stream", finding) for finding in findings(stream).values()])
+    assert ("sdpa-math", ["memory-not-saved"]) == (
+        cause.finding.verdict,
+        [consequence.verdict for consequence in cause.consequences],
+    )
 
 
 class Attending(torch.nn.Module):
@@ -79,7 +82,7 @@ def run(folder: Path, model: torch.nn.Module, **autocast: Any) -> tuple[dict[str
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = [(each.data["module"], each.data["reason"]) for each in seen.events("kernel.fallback")]
+    told = [(event.data["module"], event.data["reason"]) for event in seen.events("kernel.fallback")]
     return seen.findings(), told
 
 

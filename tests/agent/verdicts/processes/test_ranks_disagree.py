@@ -40,8 +40,8 @@ def go_on(made: Ranks, steps: int, *scales: float, norm: float = 1.0) -> Ranks:
 
 
 def skip_alone(made: Ranks, rank: int, **more: Any) -> Ranks:
-    for each, stream in made.items():
-        if each == rank:
+    for number, stream in made.items():
+        if number == rank:
             stream.bad(65536.0, inf=True, growth_tracker=10, **more)
         else:
             stream.good(65536.0, growth_tracker=10)
@@ -55,8 +55,8 @@ def seen(made: Ranks, cuts: Sequence[int] = (), over: Sequence[int] = ()) -> lis
 def judged(looks: Sequence[AlignedSteps]) -> tuple[dict[str, bytes], list[Finding]]:
     states: dict[str, bytes] = {}
     told: list[Finding] = []
-    for each in looks:
-        answer = verdicts.judge_ranks(states, each)
+    for look in looks:
+        answer = verdicts.judge_ranks(states, look)
         assert {} == answer.faults
         states = answer.states
         told += answer.findings
@@ -118,7 +118,7 @@ def test_ranks_that_train_models_of_their_own_are_left_alone() -> None:
 def test_ranks_with_shards_of_one_model_need_no_equal_norms() -> None:
     made = ranks(2, norms=(1.0, 1.3))
     schema = made[0].schema
-    sharded = tuple(Tensor(each.name, each.shape, each.dtype, 1) for each in TENSORS)
+    sharded = tuple(Tensor(tensor.name, tensor.shape, tensor.dtype, 1) for tensor in TENSORS)
     for stream in go_on(skip_alone(made, 1), 5, 65536.0, 32768.0).values():
         stream.frames[0] = Hello("run", "stream", Schema(schema.scalars, schema.stats, sharded))
     assert (1,) == last(made).ranks
@@ -134,7 +134,7 @@ def test_a_rank_that_was_watched_some_steps_later_only_seems_to_differ() -> None
 
 def test_it_is_told_once_and_goes_on_while_they_differ() -> None:
     told = judged(seen(go_on(skip_alone(ranks(), 1), 50, 65536.0, 32768.0)))[1]
-    assert {(10, 13, 1)} == {(each.first_step, each.opened_step, each.times) for each in told}
+    assert {(10, 13, 1)} == {(finding.first_step, finding.opened_step, finding.times) for finding in told}
     assert 60 == told[-1].last_step
 
 
@@ -148,14 +148,14 @@ def test_it_is_the_same_however_the_streams_are_cut(cut: int) -> None:
 def test_what_a_rank_has_not_reached_waits_and_one_that_ended_holds_nobody_up() -> None:
     made = ranks(3)
     made[1].frames = made[1].frames[:6]
-    assert [4] == [int(each.steps[-1]) for each in seen(made)][-1:]
+    assert [4] == [int(aligned.steps[-1]) for aligned in seen(made)][-1:]
     after_the_end = seen(made, over=[1])
     assert ((0, 2), 9) == (after_the_end[-1].ranks, int(after_the_end[-1].steps[-1]))
 
 
 def test_only_the_steps_behind_those_that_were_judged_are_read_again() -> None:
-    looks = list(align_steps({rank: views(each.frames) for rank, each in ranks().items()}, (), after=6))
-    assert [7, 8, 9] == [step for each in looks for step in each.steps.tolist()]
+    looks = list(align_steps({rank: views(stream.frames) for rank, stream in ranks().items()}, (), after=6))
+    assert [7, 8, 9] == [step for look in looks for step in look.steps.tolist()]
 
 
 def standing(rank: int, step: int, seconds: float, may_wait: bool = True) -> Standing:

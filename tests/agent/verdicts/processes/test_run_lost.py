@@ -45,7 +45,9 @@ def test_who_ran_out_of_memory_is_told_what_to_do_about_memory() -> None:
 def test_silence_that_nobody_can_explain_is_a_lost_host() -> None:
     stream = warm(40)
     finding = found(stream, tick(stream, 15, alive=None))
-    assert "has received no data from rank 0 (process 4711 on node7) for 15 s" in finding.cause
+    assert (
+        "Neither the process of rank 0 (process 4711 on node7) nor its shipper has sent data for 15 s" in finding.cause
+    )
     assert "Check whether node7 responds" in finding.fix
     assert "host" == finding.evidence["cause"]
 
@@ -217,7 +219,7 @@ def test_the_checkpoint_to_go_back_to_is_named() -> None:
     stream.event("checkpoint.saved", path="/data/run.pt", contents={"weights": True})
     for _ in range(5):
         stream.good(65536)
-    saved = next(each.step for each in stream.frames if isinstance(each, Event) and each.name == "checkpoint.saved")
+    saved = next(frame.step for frame in stream.frames if isinstance(frame, Event) and frame.name == "checkpoint.saved")
     finding = ended("signal", "SIGTERM", "slurm", stream=stream)
     last = finding.evidence["last_step"]
     assert (

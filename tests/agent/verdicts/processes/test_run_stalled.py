@@ -23,8 +23,8 @@ MINUTE = 60.0
 def looked(stream: Stream, *seconds: float, alive: bool | None = True, skew: float = 0.0) -> dict[str, Finding]:
     """What is concluded when the clock, `skew` seconds ahead of the run's, looks so long after its end."""
     states, found = judged(stream)
-    for each in seconds:
-        now = stream.now + int((each + skew) * SECOND)
+    for second in seconds:
+        now = stream.now + int((second + skew) * SECOND)
         answer = verdicts.judge(states, view(stream.schema, (), tick=Tick(now, alive, now)))
         assert {} == answer.faults
         states = answer.states
@@ -115,7 +115,7 @@ def ended(reason: str, message: str, minutes: float) -> Stream:
 def test_one_that_was_ended_after_a_long_wait_stood_still(reason: str, message: str) -> None:
     assert "run-stalled" not in findings(ended(reason, message, minutes=10))
     found = findings(ended(reason, message, minutes=40))
-    (cause,) = explain([("stream", each) for each in found.values()])
+    (cause,) = explain([("stream", finding) for finding in found.values()])
     assert "run-stalled" == cause.finding.verdict
     assert f"Then the process ended: {message[:80]}." in cause.finding.cause
     assert "Resume from the last checkpoint with init_process_group(timeout=...)" in cause.finding.fix

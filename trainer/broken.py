@@ -110,8 +110,8 @@ def add_guards(trainer: Trainer, names: list[str]) -> None:
     autocast = trainer.autocast
 
     def guarded_autocast() -> torch.autocast:
-        asked = autocast()
-        return trainer.run.autocast(asked.device, asked.fast_dtype, enabled=asked._enabled)
+        context = autocast()
+        return trainer.run.autocast(context.device, context.fast_dtype, enabled=context._enabled)
 
     replace(trainer, autocast=guarded_autocast)
 

@@ -84,32 +84,32 @@ def build_parser(program: str = "train.py") -> argparse.ArgumentParser:
     run = parser.add_argument_group("the run").add_argument
     run("--arch", choices=tuple(SIZES), default="gpt", help="the network, and with it the data (gpt)")
     run("--precision", choices=("fp32", "bf16", "fp16"), help="fp16 has a loss scale (fp16)")
-    run("--steps", type=whole(1), default=200, metavar="N", help="attempts of the optimizer (200)")
+    run("--steps", type=at_least(1), default=200, metavar="N", help="attempts of the optimizer (200)")
     run("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="auto: cuda where there is one (cpu)")
-    run("--seed", type=whole(0), default=0, metavar="N", help="of the weights and the batches (0)")
+    run("--seed", type=at_least(0), default=0, metavar="N", help="of the weights and the batches (0)")
     run("--name", help="of the run, for Ammeter (ARCH-PRECISION)")
-    run("--log-every", type=whole(1), default=10, metavar="N", help="steps between two lines (10)")
-    run("--eval-every", type=whole(1), default=50, metavar="N", help="steps between two validations (50)")
+    run("--log-every", type=at_least(1), default=10, metavar="N", help="steps between two lines (10)")
+    run("--eval-every", type=at_least(1), default=50, metavar="N", help="steps between two validations (50)")
 
     learning = parser.add_argument_group("learning").add_argument
     learning("--optimizer", choices=tuple(LEARNING_RATE), help="(adamw)")
     learning("--lr", type=positive, metavar="X", help="highest learning rate (3e-3 for adamw, 0.3 for sgd)")
     learning("--clip", type=positive, default=1.0, metavar="X", help="largest gradient norm; inf for no limit (1)")
-    learning("--accumulate", type=whole(1), default=1, metavar="N", help="batches in one step (1)")
-    learning("--batch", type=whole(1), metavar="N", help=f"windows of text or images in a batch ({size('batch')})")
+    learning("--accumulate", type=at_least(1), default=1, metavar="N", help="batches in one step (1)")
+    learning("--batch", type=at_least(1), metavar="N", help=f"windows of text or images in a batch ({size('batch')})")
 
     network = parser.add_argument_group("the network").add_argument
-    network("--layers", type=whole(1), metavar="N", help=f"({size('layers')})")
-    network("--width", type=whole(8), metavar="N", help=f"({size('width')})")
-    network("--heads", type=whole(1), metavar="N", help=f"of attention ({size('heads')})")
-    network("--context", type=whole(2), metavar="N", help=f"characters it looks back ({size('context')})")
-    network("--pixels", type=whole(2), metavar="N", help=f"on a side of an image ({size('pixels')})")
+    network("--layers", type=at_least(1), metavar="N", help=f"({size('layers')})")
+    network("--width", type=at_least(8), metavar="N", help=f"({size('width')})")
+    network("--heads", type=at_least(1), metavar="N", help=f"of attention ({size('heads')})")
+    network("--context", type=at_least(2), metavar="N", help=f"characters it looks back ({size('context')})")
+    network("--pixels", type=at_least(2), metavar="N", help=f"on a side of an image ({size('pixels')})")
     network("--dropout", type=share, default=0.0, metavar="X", help="(0)")
     network("--tiny", action="store_true", help="other defaults: a step of a few milliseconds, for tests")
 
     checkpoints = parser.add_argument_group("checkpoints").add_argument
     checkpoints("--checkpoint", type=Path, metavar="PATH", help="the file to keep the run in")
-    checkpoints("--checkpoint-every", type=whole(1), default=50, metavar="N", help="steps between two of them (50)")
+    checkpoints("--checkpoint-every", type=at_least(1), default=50, metavar="N", help="steps between two of them (50)")
     checkpoints("--resume", action="store_true", help="go on from --checkpoint")
     return parser
 
@@ -144,7 +144,7 @@ def wrong_size(given: argparse.Namespace) -> str | None:
     return None
 
 
-def whole(least: int) -> Callable[[str], int]:
+def at_least(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"'{text}' will not do; use a whole number of {least} or more.")

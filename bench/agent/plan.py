@@ -90,7 +90,7 @@ def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:
         only: Words; a peer is measured if its name contains one of them.
     """
 
-    def wanted(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
+    def selected(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
         found = [peer for peer in peers if any(word.strip().lower() in peer.name.lower() for word in only)]
         return [Nothing, *found] if Ammeter in found and Nothing not in found else found
 
@@ -104,8 +104,10 @@ def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:
     )
     phases = []
     for spec in plan.long:
-        phases += [Phase(spec, wanted((Nothing, Ammeter)), presets, LONG_STEP_MS, seed) for seed in range(plan.repeats)]
-        phases.append(Phase(spec, wanted(PRESETS[1:]), presets, LONG_STEP_MS))
-    phases += [Phase(spec, wanted((Nothing, *PRESETS)), short, SHORT_STEP_MS, short=True) for spec in plan.short]
-    phases += [Phase(spec, [peer], others, OTHER_STEP_MS) for spec in plan.others for peer in wanted(OTHERS)]
+        phases += [
+            Phase(spec, selected((Nothing, Ammeter)), presets, LONG_STEP_MS, seed) for seed in range(plan.repeats)
+        ]
+        phases.append(Phase(spec, selected(PRESETS[1:]), presets, LONG_STEP_MS))
+    phases += [Phase(spec, selected((Nothing, *PRESETS)), short, SHORT_STEP_MS, short=True) for spec in plan.short]
+    phases += [Phase(spec, [peer], others, OTHER_STEP_MS) for spec in plan.others for peer in selected(OTHERS)]
     return [phase for phase in phases if phase.peers]

@@ -86,13 +86,13 @@ class Results:
 
 
 def limits(results: Results) -> list[Limit]:
-    ours, theirs = results.rate("ammeter", 100), results.rate("victoria-metrics", 100)
+    ours, victoria = results.rate("ammeter", 100), results.rate("victoria-metrics", 100)
     found = [
         Limit("million values per second of CPU, 100 steps to a request", 20.0, ours),
         Limit("the same, 1 step to a request", 1.0, results.rate("ammeter", 1)),
     ]
     found += _latency_limits({latency.what: latency for latency in results.latencies if latency.name == "ammeter"})
-    return found + ([Limit("times VictoriaMetrics' remote write", 5.0, ours / theirs)] if theirs else [])
+    return found + ([Limit("times VictoriaMetrics' remote write", 5.0, ours / victoria)] if victoria else [])
 
 
 def _latency_limits(latencies: Mapping[str, Latency]) -> list[Limit]:

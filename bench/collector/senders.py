@@ -61,13 +61,13 @@ class IngestCost:
 class Sender:
     """The requests of one rank, in order. All bodies are encoded before the first is sent."""
 
-    def __init__(self, rank: Rank, rows: int, *, max_batches: int | None = None, goodbye: bool = True) -> None:
-        """rows: steps in a request. goodbye: whether the stream ends with its final record."""
+    def __init__(self, rank: Rank, rows: int, *, max_batches: int | None = None, final_record: bool = True) -> None:
+        """rows: steps in a request. final_record: whether the stream ends with its final record."""
         batches = list(islice(rank.batches(rows), max_batches))
         self.rank = rank
         blocks = [item for batch in batches for item in batch.items if isinstance(item, frames.Block)]
         self.values = sum(block.rows * block.columns for block in blocks)
-        self._bodies = deque(codec.encode_batch(batch) for batch in (*batches, *([rank.bye()] if goodbye else ())))
+        self._bodies = deque(codec.encode_batch(batch) for batch in (*batches, *([rank.bye()] if final_record else ())))
         self.requests = len(self._bodies)
         self.sent = sum(map(len, self._bodies))
         self._offset = 0

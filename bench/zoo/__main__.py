@@ -41,12 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(limit.is_met for limit in results.limits) else 1
 
 
-def measure(plan: Plan, workers: int = 2, kept: Path | None = None) -> Results:
-    """Runs all cases of a plan, except those with a result in `kept`, and scores them."""
+def measure(plan: Plan, workers: int = 2, results_file: Path | None = None) -> Results:
+    """Runs all cases of a plan, except those with a result in `results_file`, and scores them."""
     cases = plan.cases()
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         os.chmod(folder, 0o755)  # noqa: S103 - a fault lets everybody read its checkpoint, which a private folder would prevent
-        results = pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], kept=kept)
+        results = pool.run_all(cases, Path(folder), workers, first=plan.seeds[0], results_file=results_file)
     by_case = {result.case: result for result in results}
     broken = [
         score_fault(result, by_case[result.case.twin])

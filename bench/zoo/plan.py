@@ -105,17 +105,17 @@ class Plan:
 
     def cases(self) -> list[Case]:
         """Twins first, then each fault, then the healthy programs, then faults at the default budget."""
-        broken = [case for case in faulty(self.seeds, self.onsets) if self.wants(case.what)]
+        broken = [case for case in faulty(self.seeds, self.onsets) if self.includes(case.what)]
         twins = list(dict.fromkeys(case.twin for case in broken))
-        if self.wants("the trainer"):
+        if self.includes("the trainer"):
             twins = list(dict.fromkeys([*twins, *trainer_as_it_is(self.seeds)]))
-        sound = [case for case in programs(self.seeds) if self.wants(case.what)]
+        sound = [case for case in programs(self.seeds) if self.includes(case.what)]
         return [*twins, *broken, *sound, *map(at_default_budget, self._firsts(broken) if self.frugal else ())]
 
     def _firsts(self, broken: Sequence[Case]) -> Iterator[Case]:
         return (case for case in broken if case.seed == self.seeds[0] and case.is_first_onset)
 
-    def wants(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         return any(word in name for word in self.only)
 
 

@@ -39,18 +39,20 @@ class _RunningCase:
         return self.folder / "result"
 
 
-def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, kept: Path | None = None) -> list[Result]:
+def run_all(
+    cases: Sequence[Case], folder: Path, workers: int, *, first: int, results_file: Path | None = None
+) -> list[Result]:
     """Runs all cases, seed by seed, so that an interrupted run covers all faults equally.
 
     Args:
         first: The seed whose cases run in anomaly mode as well.
-        kept: A file to which each result is appended at once; cases with a result in it do not run again.
+        results_file: A file to which each result is appended at once; cases with a result in it do not run again.
 
     Returns:
         The results in the order of the cases.
     """
     load_texts()
-    done = {result.case: result for result in _read_results(kept)}
+    done = {result.case: result for result in _read_results(results_file)}
     waiting = [(number, case) for number, case in enumerate(cases) if case not in done]
     waiting.sort(key=lambda entry: entry[1].seed)
     all_running: list[_RunningCase] = []
@@ -67,7 +69,7 @@ def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, ke
                 _print_progress(
                     result, len(cases) - len(waiting) - len(all_running), len(cases), time.monotonic() - began
                 )
-                _append(result, kept)
+                _append(result, results_file)
                 remove(running.folder)
     finally:
         for running in all_running:
@@ -75,14 +77,14 @@ def run_all(cases: Sequence[Case], folder: Path, workers: int, *, first: int, ke
     return [done[case] for case in cases]
 
 
-def _append(result: Result, kept: Path | None) -> None:
-    if kept:
-        with kept.open("ab") as file:
+def _append(result: Result, results_file: Path | None) -> None:
+    if results_file:
+        with results_file.open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
 
 
-def _read_results(kept: Path | None) -> list[Result]:
-    lines = kept.read_bytes().split(b"\n")[:-1] if kept and kept.exists() else []
+def _read_results(results_file: Path | None) -> list[Result]:
+    lines = results_file.read_bytes().split(b"\n")[:-1] if results_file and results_file.exists() else []
     return [msgspec.json.decode(line, type=Result) for line in lines]
 
 

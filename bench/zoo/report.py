@@ -158,7 +158,9 @@ def by_fault(results: Results) -> list[tuple[str, ...]]:
                 f"{runs[0].limit} {_unit(runs[0])}" if after else "–",
                 f"{median(seconds):.2f}" if seconds else "–",
                 ", ".join(
-                    _seen(detector, runs) for detector in DETECTORS if any(detector in score.others for score in runs)
+                    _detected(detector, runs)
+                    for detector in DETECTORS
+                    if any(detector in score.others for score in runs)
                 )
                 or "–",
             )
@@ -194,9 +196,9 @@ def by_program(results: Results) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("program", "runs", "pages", "tickets", *DETECTORS)]
     for name, group in groupby(sorted(results.healthy, key=_kind), _kind):
         runs = list(group)
-        spoke = [str(sum(detector in score.others for score in runs)) for detector in DETECTORS]
+        alarms = [str(sum(detector in score.others for score in runs)) for detector in DETECTORS]
         paged, ticketed = (sum(bool(getattr(score, kind)) for score in runs) for kind in ("pages", "tickets"))
-        rows.append((name, str(len(runs)), str(paged), str(ticketed), *spoke))
+        rows.append((name, str(len(runs)), str(paged), str(ticketed), *alarms))
     return rows
 
 
@@ -239,7 +241,7 @@ def _unit(score: FaultScore) -> str:
     return "steps" if score.unit == "steps" else f"of `{score.unit}`"
 
 
-def _seen(detector: str, runs: Sequence[FaultScore]) -> str:
+def _detected(detector: str, runs: Sequence[FaultScore]) -> str:
     alarmed = sum(detector in score.others for score in runs)
     return f"{detector} {alarmed} of {sum(detector in score.looked for score in runs)}"
 

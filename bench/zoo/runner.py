@@ -207,14 +207,14 @@ def run_trainer(arguments: list[str], watcher: Any) -> None:
 
 
 def in_anomaly_mode(case: Case, folder: Path, seconds: float) -> list[Alarm]:
-    """Alarms of torch's anomaly mode in the same training without detectorss."""
+    """Alarms of torch's anomaly mode in the same training without detectors."""
     work, path = program_of(case, folder), folder / "said.json"
 
-    def look() -> None:
+    def observe() -> None:
         watcher = DetectorSet(first_rank_only(path), anomaly=True)
         watcher.runs(lambda: work(watcher))
 
-    train(look, folder, seconds, case.ranks, AMMETER_DISABLE="1")
+    train(observe, folder, seconds, case.ranks, AMMETER_DISABLE="1")
     return detectors.read_alarms(path)
 
 
@@ -240,9 +240,9 @@ def wait_for_silence(watched: WatchedTraining, process: ForkProcess) -> None:
     """Waits until the journal has stopped growing."""
     rows, since, end = -1, time.monotonic(), time.monotonic() + TRAINING_SECONDS
     while process.is_alive() and time.monotonic() < end:
-        here = len(watched.journal()[0]) if any(watched.folder.glob("journal/*/*/alive")) else -1
-        if here != rows:
-            rows, since = here, time.monotonic()
+        written = len(watched.journal()[0]) if any(watched.folder.glob("journal/*/*/alive")) else -1
+        if written != rows:
+            rows, since = written, time.monotonic()
         elif rows > 0 and time.monotonic() - since > SILENT_SECONDS:
             return
         time.sleep(0.1)
@@ -253,9 +253,9 @@ def rank_of(stream: Path) -> int:
 
 
 def row_of(frame: Steps, schema: Schema) -> Row:
-    one = view(schema, [frame])
-    there = [name for name in sorted(COUNTED) if measured(one.scalar(name)).any()]
-    return Row(frame.step, frame.time, bool((one.scalar("skipped") > 0).any()), there)
+    row = view(schema, [frame])
+    present = [name for name in sorted(COUNTED) if measured(row.scalar(name)).any()]
+    return Row(frame.step, frame.time, bool((row.scalar("skipped") > 0).any()), present)
 
 
 def unexpected_end(case: Case, ended: Exit) -> str:

@@ -80,9 +80,9 @@ def score_fault(result: Result, twin: Result) -> FaultScore:
     has_place = bool(expected.names or expected.line_in)
     onset = 0 if case.life == "resumed" else case.onset
     symptom = first_symptom(expected, result, onset)
-    mine = next((finding for finding in findings if finding["verdict"] == case.what), None)
+    own = next((finding for finding in findings if finding["verdict"] == case.what), None)
     compared = fault.against is not None
-    after = None if mine is None or compared else delay_after(expected, result, symptom, mine["opened_step"])
+    after = None if own is None or compared else delay_after(expected, result, symptom, own["opened_step"])
     return FaultScore(
         case=case,
         detected=bool({finding["verdict"] for finding in findings} - {finding["verdict"] for finding in twin.findings}),
@@ -95,10 +95,10 @@ def score_fault(result: Result, twin: Result) -> FaultScore:
         after=after,
         limit=expected.within,
         unit=expected.counted or "steps",
-        seconds=None if mine is None or compared else seconds_between(result, symptom, mine["opened_step"]),
+        seconds=None if own is None or compared else seconds_between(result, symptom, own["opened_step"]),
         looked=detectors_of(result),
         others=detected_by(result, twin, onset),
-        steps=None if mine is None or compared else max(0, mine["opened_step"] - symptom),
+        steps=None if own is None or compared else max(0, own["opened_step"] - symptom),
         trouble=result.trouble,
     )
 

@@ -122,11 +122,11 @@ def proxies(environment: Mapping[str, str] = os.environ) -> list[str]:
 _NO = ("", "0", "false", "no", "off")
 
 
-def _folder(said: Path) -> Path:
+def _folder(path: Path) -> Path:
     try:
-        return said.expanduser().absolute()
+        return path.expanduser().absolute()
     except RuntimeError:
-        raise FileNotFoundError(f"{said} cannot be found: this user has no home folder; set AMMETER_DIR") from None
+        raise FileNotFoundError(f"{path} cannot be found: this user has no home folder; set AMMETER_DIR") from None
 
 
 def _object(environment: Mapping[str, str], name: str) -> dict[str, Any]:

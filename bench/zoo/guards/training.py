@@ -59,11 +59,11 @@ def run(
     if precision != "fp16":
         name = fault.partition("@")[0]
         REGISTRY[name] = replace(REGISTRY[name], precisions=("fp16", precision))
-    asked = [*training.arguments(folder / "own.pt"), "--precision", precision]
-    asked += [word for guard in guards for word in ("--guard", guard)] + (["--fault", fault] if fault else [])
+    arguments = [*training.arguments(folder / "own.pt"), "--precision", precision]
+    arguments += [word for guard in guards for word in ("--guard", guard)] + (["--fault", fault] if fault else [])
     done = Run()
     try:
-        done.loss = trained(asked, folder)
+        done.loss = trained(arguments, folder)
     except ammeter.Stopped as stopped:
         done.stopped = stopped
     done.events = tuple(event.data for event in guard_events(folder / "journals"))

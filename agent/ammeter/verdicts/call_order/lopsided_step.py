@@ -101,8 +101,8 @@ def _names(several: Any) -> str:
 VERDICT = Verdict(
     id="lopsided-step",
     severity="ticket",
-    title="Lopsided steps",
-    question="Do some optimizers of one scaler often step while others are skipped?",
+    title="One optimizer steps, another is skipped",
+    question="Does one optimizer of a scaler often step while another is skipped?",
     columns=(),
     events=("usage.lopsided_step",),
     state=State,

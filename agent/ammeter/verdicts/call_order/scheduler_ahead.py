@@ -106,8 +106,8 @@ def _call(caller: str | None) -> str:
 VERDICT = Verdict(
     id="scheduler-ahead",
     severity="ticket",
-    title="Schedule ahead of the steps",
-    question="Does the learning rate move on for so many skipped steps that it matters?",
+    title="Learning rate schedule ahead of the steps",
+    question="Does the learning rate schedule advance on many skipped steps?",
     columns=("applied",),
     events=("usage.scheduler_ahead",),
     state=State,

@@ -32,8 +32,8 @@ def _conclude(state: SingleEventState) -> Finding:
 VERDICT = Verdict(
     id="pointless-scaler",
     severity="ticket",
-    title="Pointless scaler",
-    question="Does a loss scaler work on bfloat16, which needs none?",
+    title="GradScaler without float16",
+    question="Is a GradScaler enabled although autocast uses bfloat16?",
     columns=(),
     events=("usage.scaler_with_bf16",),
     state=SingleEventState,

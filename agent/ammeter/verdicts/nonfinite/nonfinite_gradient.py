@@ -193,7 +193,7 @@ def _conclude(state: State) -> Finding:
 VERDICT = Verdict(
     id="nonfinite-gradient",
     severity="page",
-    title="Gradients are not finite though the loss is",
+    title="Non-finite gradients with a finite loss",
     question="Are gradients NaN or Inf for a reason other than the loss scale?",
     columns=(
         "grad_norm",

@@ -28,11 +28,7 @@ class RefusedError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Returns:
-        The exit code: 0 success, 2 wrong arguments or settings, 130 an interrupt. `demo` has its own codes.
-    """
+    """Runs one command. Returns 0, 2 for wrong arguments or settings, 130 after an interrupt; `demo` has own codes."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)

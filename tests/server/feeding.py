@@ -59,7 +59,7 @@ def curves(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 @contextmanager
 def serving(folder: Path, database: str = "", **settings: Any) -> Iterator[httpx.Client]:
-    """Runs a collector on a free port, with judge and sweeper; yields a client.
+    """Runs a collector on a free port, with all its workers; yields a client.
 
     database: the URL of an empty one; by default an SQLite file in the folder.
     """

@@ -91,11 +91,7 @@ def _can_be_tagged(start: Message) -> bool:
 
 
 def _tag(start: Message, end: Message, request_headers: Headers) -> Message:
-    """Writes the tag of a complete response into its headers.
-
-    Returns:
-        The message with the body; the body is empty if the client already has it.
-    """
+    """Writes the tag of a complete response into its headers. Returns its body, empty if the client has it."""
     body = end.get("body", b"")
     if len(body) > MAX_HASHED_BYTES:
         return end

@@ -184,15 +184,14 @@ def _open_or_update(
     if before is None:
         return _opened(run, cause, 1, inherited, now)
     updated = _with_finding(before, cause)
-    becomes_page = cause.severity == "page" and before.severity == "ticket"
+    worsens = cause.severity == "page" and before.severity == "ticket"
     if before.is_open:
-        return IncidentChange(updated, "opened" if becomes_page else None)
-    returns = cause.active and (becomes_page or before.closed_reason in REOPENABLE_REASONS)
-    returns = returns or cause.times > before.times
+        return IncidentChange(updated, "opened" if worsens else None)
+    returns = (cause.active and (worsens or before.closed_reason in REOPENABLE_REASONS)) or cause.times > before.times
     if returns and now - (before.closed or 0) >= COOLDOWN_NS:
         return _opened(run, cause, before.number + 1, inherited, now)
     if not returns or not cause.active:
-        return IncidentChange(updated, "opened" if becomes_page else None)
+        return IncidentChange(updated, "opened" if worsens else None)
     opened = msgspec.structs.replace(updated, state="open", acknowledged=None, closed=None, closed_reason=None)
     return IncidentChange(opened, "opened")
 

@@ -28,10 +28,7 @@ def text(name: str) -> str:
 
 @cache
 def first_steps(name: str) -> str:
-    """The first steps of a runbook, checks before actions: one line each, as plain text.
-
-    An empty string where there is no runbook.
-    """
+    """The first steps of a runbook, checks before actions, as plain text. Empty without a runbook."""
     try:
         markdown = text(name)
     except FileNotFoundError:  # of a verdict that this version no longer has

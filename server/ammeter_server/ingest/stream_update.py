@@ -202,13 +202,12 @@ def _add_item(parsed: ParsedBatch, item: Item) -> str:
         return f"a stream begins with a hello, this one with {type(item).__name__.lower()}"
     stretch = parsed.stretches[-1]
     stretch.frames.append((stretch.rows, item))
-    match item:
-        case Event():
-            parsed.events.append(item)
-        case Lost():
-            parsed.losses.append(item)
-        case Bye():
-            parsed.bye = item
+    if isinstance(item, Event):
+        parsed.events.append(item)
+    elif isinstance(item, Lost):
+        parsed.losses.append(item)
+    elif isinstance(item, Bye):
+        parsed.bye = item
     return ""
 
 

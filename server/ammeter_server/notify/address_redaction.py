@@ -38,10 +38,9 @@ def address(url: str) -> Address:
 def concealing(url: str) -> Callable[[str], str]:
     """Returns a function that removes secrets and all parts of this URL except scheme, host and port."""
     rest = url.partition("://")[2]
-    authority = re.match(r"[^/?#]*", rest)
-    userinfo, _, host = (authority[0] if authority else "").rpartition("@")
-    others = f"{userinfo}/{rest[len(authority[0]) if authority else 0 :]}"
-    pieces = set(re.split(r"[/?&=@:#;,+]", others)) | {userinfo, rest}
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    userinfo, _, host = authority.rpartition("@")
+    pieces = set(re.split(r"[/?&=@:#;,+]", f"{userinfo}/{rest[len(authority) :]}")) | {userinfo, rest}
     if "." not in host and not host.startswith(("localhost", "[")):
         pieces.add(host.partition(":")[0])  # the URL of a service without a host begins with a token
     forms = {form for piece in pieces for form in (piece, unquote(piece))}

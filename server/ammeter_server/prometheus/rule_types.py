@@ -35,10 +35,7 @@ class Alert:
         return alert_name(self.id)
 
     def rule(self, links: Links) -> dict[str, object]:
-        """Returns the entry of the rule file.
-
-        It includes the first steps, because the runbook may be unreachable when it is needed.
-        """
+        """Returns the entry of the rule file. Its first steps replace an unreachable runbook."""
         return {
             "alert": self.name,
             "expr": self.expr,

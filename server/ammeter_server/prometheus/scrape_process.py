@@ -101,8 +101,7 @@ class ScrapeProcess:
         process.stdin.flush()
         pieces, until = list[bytes](), time.monotonic() + SCRAPE_TIMEOUT_SECONDS
         while True:
-            kind, size = HEAD.unpack(self._read(process.stdout.fileno(), HEAD.size, until))
-            content = self._read(process.stdout.fileno(), size, until)
+            kind, content = self._read_frame(process.stdout.fileno(), until)
             if kind == TEXT:
                 pieces.append(content)
             elif kind == END:
@@ -124,13 +123,12 @@ class ScrapeProcess:
         process.stdin.write(json.dumps(self._setup).encode() + b"\n")  # not as arguments, which other users can see
         return process
 
-    def _read(self, pipe: int, size: int, until: float) -> bytes:
-        """Reads exactly `size` bytes.
+    def _read_frame(self, pipe: int, until: float) -> tuple[bytes, bytes]:
+        kind, size = HEAD.unpack(self._read(pipe, HEAD.size, until))
+        return kind, self._read(pipe, size, until)
 
-        Raises:
-            EOFError: The process has ended.
-            ScrapeError: `until` has passed.
-        """
+    def _read(self, pipe: int, size: int, until: float) -> bytes:
+        """Reads exactly `size` bytes. Raises EOFError if the process has ended, ScrapeError after `until`."""
         content, poll = bytearray(), select.poll()
         poll.register(pipe, select.POLLIN)
         while len(content) < size:

@@ -113,9 +113,7 @@ def objectives(
 
 
 def recordings(objective: Objective) -> list[Recording]:
-    """Recording rules of one objective, by project.
-
-    They contain the bad share per window, and the bad count per long window.
+    """Recording rules of one objective, by project: the bad share per window, and the bad count per long window.
 
     They use only the fleet's counters. Counters of a run appear and disappear with it, and the count at the first
     scrape would not be an increase.

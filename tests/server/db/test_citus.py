@@ -61,8 +61,8 @@ EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
     "sizes.by_run": lambda c: sizes.by_run(c, 10),
 }
 """The statements that every node answers: lists of runs and incidents, a baseline by its name, what a page that watches
-several runs asks, /metrics, sweeper, keeper, storage, and where a stream belongs that this process does not know. No
-other may."""
+several runs asks, /metrics, the workers, storage, and where a stream belongs that this process does not know. No other
+may."""
 
 PLACING = ("streams.runs_of", "streams.runs_with_stream", "deletions.of")
 
@@ -194,7 +194,7 @@ def _asked(folder: Path, client: httpx.Client, stream: Stream) -> Iterator[Any]:
     found: list[Any] = []
 
     def note(connection: Connection, statement: Any, *_: Any) -> None:
-        ours = not threading.current_thread().name.startswith("ammeter-")  # nor the sweeper's, nor the keeper's
+        ours = not threading.current_thread().name.startswith("ammeter-")  # nor those of its workers
         if ours and str(connection.engine.url) == url and isinstance(statement, Select):
             found.append(statement)
 

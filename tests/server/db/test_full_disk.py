@@ -80,7 +80,7 @@ def test_compaction_gives_up_on_a_full_disk_and_is_done_once_there_is_room(
     fed.feed(numbers(SCHEMA, 6000), 100)
     filled_by(fed, disk)
     before = told(fed.views())
-    monkeypatch.setattr(compaction, "LEASE", 0)
+    monkeypatch.setattr(compaction, "LEASE_NS", 0)
     with pytest.raises(StoreFullError):
         compact(store, fed.run, fed.stream, "keeper")
     assert before == told(fed.views())

@@ -23,7 +23,7 @@ def test_it_keeps_the_last_complete_checkpoints_private_and_names_the_newest(tmp
     guard = guards.Checkpoint(every_steps=10, keep=2)
     outcome = train(tmp_path, [guard], steps=45)
     folder = tmp_path / outcome.run / "checkpoints"
-    assert ["step-00000030.pt", "step-00000040.pt"] == sorted(each.name for each in folder.iterdir())
+    assert ["step-00000030.pt", "step-00000040.pt"] == sorted(path.name for path in folder.iterdir())
     assert folder / "step-00000040.pt" == guard.latest()
     assert (0o700, 0o600) == (mode(folder), mode(folder / "step-00000040.pt"))
     assert [("wrote", 9), ("wrote", 19), ("wrote", 29), ("wrote", 39)] == outcome.actions()
@@ -31,7 +31,7 @@ def test_it_keeps_the_last_complete_checkpoints_private_and_names_the_newest(tmp
 
 def test_what_it_reads_back_of_its_own_is_told_as_no_resume(tmp_path: Path) -> None:
     outcome = train(tmp_path, [guards.Checkpoint(every_steps=5)], steps=25)
-    found = {each.finding.verdict for each in diagnosis.diagnose(tmp_path / outcome.run).findings}
+    found = {finding.finding.verdict for finding in diagnosis.diagnose(tmp_path / outcome.run).findings}
     assert "resume-mismatch" not in found
 
 

@@ -137,7 +137,7 @@ def test_the_report_tells_what_a_guard_did(tmp_path: Path) -> None:
             scaler._scale.fill_(2.0**40)
 
     outcome = train(tmp_path, [guards.Scale()], before=before)
-    told = [each["said"] for each in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
+    told = [data["said"] for data in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
     assert (
         "the scale guard restored, 1.1e+12 (2^40) to 1024 (2^10): the program has set a scale outside of floor and"
         " ceiling, which would skip a step or damage the weights"
@@ -173,7 +173,7 @@ def compiled(folder: Path | None, whole: bool) -> list[bytes]:
         scaler.step(optimizer)
         scaler.update()
     run.close()
-    return [each.detach().numpy().tobytes() for each in net.parameters()]
+    return [parameter.detach().numpy().tobytes() for parameter in net.parameters()]
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -24,9 +24,9 @@ def test_the_callback_gets_each_finding_once_in_the_training_thread_with_its_cau
     assert threading.get_ident() == thread
     assert ("nonfinite-weights", "page", 20) == (finding.verdict, finding.severity, finding.opened_step)
     (told,) = [
-        each.finding
-        for each in diagnosis.diagnose(tmp_path / outcome.run).findings
-        if each.finding.verdict == "nonfinite-weights"
+        finding.finding
+        for finding in diagnosis.diagnose(tmp_path / outcome.run).findings
+        if finding.finding.verdict == "nonfinite-weights"
     ]
     assert (told.title, told.first_step, told.tensor) == (finding.title, finding.first_step, finding.tensor)
     assert (told.cause, told.fix) == (finding.cause, finding.fix)
@@ -35,7 +35,7 @@ def test_the_callback_gets_each_finding_once_in_the_training_thread_with_its_cau
 def test_of_all_verdicts_it_hears_the_cause_and_not_what_comes_of_it(tmp_path: Path) -> None:
     got: list[str] = []
     outcome = train(tmp_path, [guards.OnIncident(lambda finding: got.append(finding.verdict))], before=poison(20))
-    assert {each.finding.verdict for each in diagnosis.diagnose(tmp_path / outcome.run).findings} == set(got)
+    assert {finding.finding.verdict for finding in diagnosis.diagnose(tmp_path / outcome.run).findings} == set(got)
     assert len(set(got)) == len(got)
 
 
@@ -69,7 +69,7 @@ def test_judging_comes_to_the_same_however_the_frames_are_cut(cut: int, tmp_path
     ids = ("nonfinite-weights", "scale-collapse", "nonfinite-loss")
     judging, opened = StreamVerdicts(ids), []
     for at in range(0, len(frames), cut):
-        opened += [each.verdict for each in judging.judge(frames[at : at + cut])]
+        opened += [finding.verdict for finding in judging.judge(frames[at : at + cut])]
     assert sorted(ids) == sorted(opened)
 
 
@@ -79,4 +79,4 @@ def test_frames_may_wait_for_company_and_not_for_ever(tmp_path: Path) -> None:
     assert [] == judging.judge(frames)
     assert 1 == len(hurried.judge(frames, last=True))
     now[0] = 0.2
-    assert ["nonfinite-weights"] == [each.verdict for each in judging.judge([])]
+    assert ["nonfinite-weights"] == [finding.verdict for finding in judging.judge([])]

@@ -50,12 +50,12 @@ def told(folder: Path, how: str) -> list[dict[str, Any]]:
 def actions(folder: Path, how: str) -> dict[int, list[tuple[str, str, int]]]:
     """rank -> what guards did there."""
     found: dict[int, list[tuple[str, str, int]]] = {}
-    for run in {each["run"] for each in told(folder, how)}:
+    for run in {data["run"] for data in told(folder, how)}:
         for stream in journal.streams(folder / how / run):
             frames = [entry.frame for entry in journal.read(stream)]
             (rank,) = {frame.rank for frame in frames if isinstance(frame, Hello)}
             acted = [frame.data for frame in frames if isinstance(frame, Event) and frame.name == "guard.acted"]
-            found[rank] = [(each["guard"], each["action"], each["step"]) for each in acted]
+            found[rank] = [(data["guard"], data["action"], data["step"]) for data in acted]
     return found
 
 
@@ -75,18 +75,18 @@ def test_under_ddp_both_have_the_same_weights_to_the_last_bit(folder: Path) -> N
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_both_leave_float16_in_the_same_step_although_one_alone_overflows(how: str, folder: Path) -> None:
     fell = {
-        rank: [step for guard, action, step in each if action == "fell back"]
-        for rank, each in actions(folder, how).items()
+        rank: [step for guard, action, step in entries if action == "fell back"]
+        for rank, entries in actions(folder, how).items()
     }
     assert {0: [LOUD + 2], 1: [LOUD + 2]} == fell
-    assert [True] * 4 == [each[name] for each in told(folder, how) for name in ("finite", "loss")]
+    assert [True] * 4 == [rank_data[name] for rank_data in told(folder, how) for name in ("finite", "loss")]
 
 
 def test_the_first_rank_writes_what_is_whole_on_it_and_says_that_a_shard_is_not(folder: Path) -> None:
     whole, sharded = (
         {
-            rank: [action for guard, action, _ in each if guard == "checkpoint"]
-            for rank, each in actions(folder, how).items()
+            rank: [action for guard, action, _ in entries if guard == "checkpoint"]
+            for rank, entries in actions(folder, how).items()
         }
         for how in ("ddp", "fsdp")
     )

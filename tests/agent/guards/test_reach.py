@@ -24,13 +24,13 @@ BASELINE = {"seed": 1, "lr": 0.01}
 
 
 def test_each_verdict_is_accepted_or_refused() -> None:
-    assert {each.id for each in ALL} == {*USABLE, *USABLE_WITH_BASELINE, *UNUSABLE}
+    assert {verdict.id for verdict in ALL} == {*USABLE, *USABLE_WITH_BASELINE, *UNUSABLE}
 
 
 def as_of_now(frames: Sequence[Frame]) -> list[Frame]:
     """The same frames, written in the hours to come: what the run has written itself lies before them."""
     now = time.time_ns()
-    return [replace(each, time=each.time + now) if isinstance(each, Steps | Event) else each for each in frames]
+    return [replace(frame, time=frame.time + now) if isinstance(frame, Steps | Event) else frame for frame in frames]
 
 
 @pytest.mark.parametrize("verdict", USABLE)

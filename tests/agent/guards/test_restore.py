@@ -41,7 +41,7 @@ def saving(path: Path, what: Callable[..., Any], at: tuple[int, ...] = (4,)) -> 
 
 def verified(outcome: Outcome, folder: Path) -> list[dict[str, Any]]:
     found: list[Event] = events(stream(outcome.run, folder)[1], "checkpoint.verified")
-    return [each.data for each in found]
+    return [event.data for event in found]
 
 
 def run(
@@ -70,7 +70,7 @@ def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
 ) -> None:
     outcome, told = run(tmp_path / "runs", saving(tmp_path / "STEP.pt", whole))
     assert [("passed", str(tmp_path / "4.pt"), 4)] == [
-        (each["outcome"], each["path"], each["saved_step"]) for each in told
+        (data["outcome"], data["path"], data["saved_step"]) for data in told
     ]
     assert told[0]["seconds"] > 0
     summary = diagnosis.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
@@ -86,7 +86,7 @@ def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
     def what(net: Any, optimizer: Any, scaler: Any) -> dict[str, Any]:
         state = whole(net, optimizer, scaler)
         if len(list(tmp_path.glob("*.pt"))) == 1:
-            state["model"] = {name: each.clone() for name, each in state["model"].items()}
+            state["model"] = {name: tensor.clone() for name, tensor in state["model"].items()}
             state["model"]["last.bias"][0] = math.nan
         return state
 
@@ -97,7 +97,7 @@ def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
         save(*args)
 
     outcome, told = run(tmp_path / "runs", before, steps=60, others=[guards.Stop()])
-    assert ["passed", "failed"] == [each["outcome"] for each in told]
+    assert ["passed", "failed"] == [data["outcome"] for data in told]
     assert "1 of" in told[1]["reason"]
     assert "model.last.bias first" in told[1]["reason"]
     assert isinstance(outcome.raised, ammeter.Stopped)
@@ -132,7 +132,7 @@ def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, mon
         time.sleep(0.01)
 
     run(tmp_path / "runs", before, patient=False)
-    readers = [each for each in started if "ammeter.guards.restore_check" in each.args]  # type: ignore[operator]
+    readers = [process for process in started if "ammeter.guards.restore_check" in process.args]  # type: ignore[operator]
     assert 1 == len(readers)
     assert readers[0].poll() is not None
 

@@ -228,7 +228,7 @@ def test_each_of_several_ranks_does_the_same_for_it_counts_skips_and_reads_no_gr
     monkeypatch.setattr("ammeter.guards.scale._largest_gradient", lambda parameters: pytest.fail("gradients were read"))
     guarded = train(tmp_path, [guards.Scale()], steps=60, scaler=EAGER)
     assert skips(guarded) <= 6
-    assert "overflowed at" in next(each["reason"] for each in guarded.told if each["action"] == "held")
+    assert "overflowed at" in next(data["reason"] for data in guarded.told if data["action"] == "held")
 
 
 def test_a_scale_that_overflowed_is_tried_again_when_its_time_is_over(

@@ -53,7 +53,7 @@ def test_one_scaler_needs_no_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
 def test_of_two_scalers_the_columns_have_the_smaller_scale_and_events_say_which(given: bool, tmp_path: Path) -> None:
     models, scales = [Model(), Model()], [scaler(1024.0, growth_interval=3), scaler(64.0, growth_interval=2)]
-    optimizers = [torch.optim.SGD(each.parameters(), lr=1e-4) for each in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-4) for model in models]
     with watching(tmp_path, models, optimizers, scales if given else None) as seen:
         for at in range(6):
             for number in (0, 1):
@@ -75,7 +75,7 @@ def test_of_two_scalers_the_columns_have_the_smaller_scale_and_events_say_which(
 @pytest.mark.parametrize("fused", [False, True], ids=["on the host", "late"])
 def test_two_optimizers_of_one_scaler_are_counted_each(fused: bool, tmp_path: Path) -> None:
     models, scales = [Model(), Model()], scaler(64.0)
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-4, fused=fused) for each in models]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused) for model in models]
     with watching(tmp_path, models, optimizers, scales) as seen:
         for at in range(5):
             for model, optimizer in zip(models, optimizers, strict=True):

@@ -47,7 +47,7 @@ def test_a_library_is_made_that_knows_what_it_was_made_from(build: ModuleType, f
     assert [] == build.compile_into(folder)
     library = ctypes.CDLL(str(folder / "libreading.so"))
     assert zlib.crc32((folder / "reading.c").read_bytes()) == library.ammeter_source() & 0xFFFFFFFF
-    assert {"reading.c", "libreading.so"} == {each.name for each in folder.iterdir()}
+    assert {"reading.c", "libreading.so"} == {path.name for path in folder.iterdir()}
 
 
 @compiler
@@ -77,7 +77,7 @@ def test_without_a_compiler_the_old_library_goes_and_the_remedy_is_told(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(folder))
     assert ["no C compiler was found: install gcc or clang, or set CC"] == build.compile_into(folder)
-    assert ["reading.c"] == [each.name for each in folder.iterdir()]
+    assert ["reading.c"] == [path.name for path in folder.iterdir()]
 
 
 def test_a_compiler_that_fails_leaves_nothing_and_its_first_line_is_told(
@@ -94,7 +94,7 @@ def test_a_compiler_that_is_not_there_is_named(
     monkeypatch.setenv("CC", "/nowhere/cc -m64")
     failures = build.compile_into(folder)
     assert failures
-    assert all("/nowhere/cc" in each for each in failures)
+    assert all("/nowhere/cc" in failure for failure in failures)
 
 
 @compiler
@@ -104,7 +104,7 @@ def test_what_does_not_load_here_is_not_kept(build: ModuleType, folder: Path, mo
     path.chmod(0o700)
     monkeypatch.setenv("CC", str(path))
     assert "does not load" in build.compile_into(folder)[0]
-    assert {"reading.c", "compiler"} == {each.name for each in folder.iterdir()}
+    assert {"reading.c", "compiler"} == {path.name for path in folder.iterdir()}
 
 
 def wheel(agent: Path, folder: Path) -> tuple[str, set[str]]:

@@ -56,7 +56,7 @@ def test_what_is_not_finite_is_never_hidden_in_a_norm(case: str, dtype: torch.dt
 def test_norms_of_many_tensors_are_those_of_each_in_float32_precision(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     gradients = [(torch.randn(size) * 10.0 ** (size % 7 - 3)).to(dtype) for size in (1, 2, 31, 4096, 10_007)]
-    expected = [float(each.double().norm()) for each in gradients]
+    expected = [float(gradient.double().norm()) for gradient in gradients]
     assert expected == pytest.approx(cpu.norms(gradients).tolist(), rel=1e-5)
     assert torch.float32 == cpu.norms(gradients).dtype
 
@@ -90,9 +90,9 @@ def test_a_gradient_larger_than_a_part_is_summed_over_its_parts() -> None:
 
 def test_strided_expanded_and_transposed_gradients_have_the_norms_of_their_copies() -> None:
     whole = torch.randn(12, 10)
-    for each in (whole.t(), whole[::2, ::3], whole[:, 3], torch.ones(1).expand(7), torch.tensor(3.0), whole.flip(0)):
-        assert cpu.norm(each.contiguous()) == pytest.approx(cpu.norm(each), rel=1e-12)
-        assert cpu.norms([each.contiguous()]).tolist() == pytest.approx(cpu.norms([each]).tolist(), rel=1e-6)
+    for tensor in (whole.t(), whole[::2, ::3], whole[:, 3], torch.ones(1).expand(7), torch.tensor(3.0), whole.flip(0)):
+        assert cpu.norm(tensor.contiguous()) == pytest.approx(cpu.norm(tensor), rel=1e-12)
+        assert cpu.norms([tensor.contiguous()]).tolist() == pytest.approx(cpu.norms([tensor]).tolist(), rel=1e-6)
 
 
 def test_norms_leave_the_gradient_as_it_was() -> None:

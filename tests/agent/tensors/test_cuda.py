@@ -77,7 +77,7 @@ def test_the_kernels_compile_and_load_16_bytes_at_once_where_tensors_are_aligned
 
 
 def test_where_kernels_cannot_run_torch_gives_the_same_numbers_and_the_reason_is_told() -> None:
-    tensors = [each for dtype in FLOATS for each in hostile(dtype)]
+    tensors = [tensor for dtype in FLOATS for tensor in hostile(dtype)]
     reader = Device()
     rows, spectrum = reader.read_with_spectrum(tensors)
     assert_same(cuda.rows(tensors).numpy(), rows.numpy())
@@ -87,7 +87,7 @@ def test_where_kernels_cannot_run_torch_gives_the_same_numbers_and_the_reason_is
 
 
 def test_rows_of_torchs_operators_are_numpys_where_squares_stay_in_float64() -> None:
-    tensors = [each for dtype in FLOATS[:3] for each in hostile(dtype)]
+    tensors = [tensor for dtype in FLOATS[:3] for tensor in hostile(dtype)]
     assert_same(reference(tensors), cuda.rows(tensors).numpy())
     assert (0, COLUMNS) == cuda.rows([]).shape
 

@@ -18,7 +18,7 @@ def test_hostile_numbers_stand_where_numpy_puts_them(case: int, dtype: torch.dty
 
 
 def test_tensors_of_all_kinds_are_counted_together() -> None:
-    tensors = [each for dtype in FLOATS for each in hostile(dtype)]
+    tensors = [tensor for dtype in FLOATS for tensor in hostile(dtype)]
     assert spectrum_reference(tensors).tolist() == spectrum(tensors).tolist()
 
 

@@ -69,7 +69,7 @@ def test_hostile_numbers_are_read_as_numpy_reads_them(case: int, dtype: torch.dt
 
 @pytest.mark.parametrize("level", READERS)
 def test_tensors_of_all_kinds_are_read_together_and_keep_their_order(level: int | None) -> None:
-    tensors = [each for dtype in FLOATS for each in hostile(dtype)][::-1]
+    tensors = [tensor for dtype in FLOATS for tensor in hostile(dtype)][::-1]
     assert_same(reference(tensors), reader(level)(tensors))
 
 
@@ -128,10 +128,10 @@ def test_strided_transposed_expanded_and_shifted_tensors_are_read_like_their_cop
         torch._neg_view(whole[0]),
         whole.half()[..., 1],
     ]
-    expected = reference([each.contiguous() for each in tensors])
+    expected = reference([tensor.contiguous() for tensor in tensors])
     assert_same(expected, reader(level)(tensors))
-    for row, each in zip(expected, tensors, strict=True):
-        assert_same(row[None], reader(level)([each]))
+    for row, other in zip(expected, tensors, strict=True):
+        assert_same(row[None], reader(level)([other]))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -166,7 +166,7 @@ def test_float64_whose_squares_leave_float64_has_a_norm(value: float, level: int
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_norms_alone_are_the_norms_of_the_whole_reading(level: int) -> None:
-    tensors = [each for dtype in FLOATS for each in (*hostile(dtype), random_bits(dtype, 5000, 9)[:4000])]
+    tensors = [tensor for dtype in FLOATS for tensor in (*hostile(dtype), random_bits(dtype, 5000, 9)[:4000])]
     whole = reader(level)(tensors)
     assert whole is not None
     found = native.Reader(level).norms(tensors)
@@ -192,7 +192,7 @@ def test_one_reader_follows_tensors_that_change_their_looks() -> None:
         [torch.ones(1).expand(4, 5), torch.randn(7)],
     ]
     for tensors in sets:
-        plain = [each.detach() for each in tensors]
+        plain = [tensor.detach() for tensor in tensors]
         assert_same(reference(plain), reader.read(tensors))
         assert_same(reference(plain), reader.read(tensors))
 
@@ -248,9 +248,9 @@ def test_a_tensor_whose_memory_was_given_back_is_refused_and_not_read() -> None:
         reader, tensor = native.Reader(), torch.ones(40)[offset:]
         reader.read([tensor])
         tensor.untyped_storage().resize_(0)
-        for each in (reader, native.Reader()):
+        for source in (reader, native.Reader()):
             with pytest.raises(ValueError, match="has no memory"):
-                each.read([tensor])
+                source.read([tensor])
 
 
 @compiled

@@ -65,7 +65,7 @@ def test_sums_over_slices_are_those_of_float64(dtype: torch.dtype) -> None:
 
     for at in range(len(SHAPES)):
         chosen = positions(before[at].numel())
-        old, new, g, e = (each[at].reshape(-1).double().numpy()[chosen] for each in (before, after, slope, earlier))
+        old, new, g, e = (buffer[at].reshape(-1).double().numpy()[chosen] for buffer in (before, after, slope, earlier))
         expected = {
             "norm": (new**2).sum(),
             "norm_before": (old**2).sum(),

@@ -34,7 +34,7 @@ def train(folder: Path, name: str, accuracy: float, perplexity: float = 3.0, **s
 def gate(capsys: Output, *words: object) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     code = main(["gate", *map(str, words), "--slower", "100000", "--json"])
-    return code, {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    return code, {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_less_of_what_should_be_higher_is_worse(tmp_path: Path, capsys: Output, 
     assert 0 == gate(capsys, better, base, "--drift", "0")[0]
     main(["report", str(worse), "--baseline", str(base), "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert ["validation-drift"] == [each["verdict"] for each in told["findings"]]
+    assert ["validation-drift"] == [data["verdict"] for data in told["findings"]]
     assert "val_accuracy (higher is better) is worse than that of base" in told["findings"][0]["cause"]
     assert pytest.approx(0.25) == told["baseline"]["validation_delta"]
     main(["report", str(better), "--baseline", str(base)])

@@ -71,16 +71,16 @@ def only(found: Sequence[View]) -> View:
 @pytest.mark.parametrize(("shards", "copies"), [(1, 1), (2, 1), (4, 1), (7, 1), (2, 2), (3, 2)])
 def test_the_norm_of_the_whole_is_that_of_the_model_in_one_piece(seed: int, shards: int, copies: int) -> None:
     whole = gradients(seed)
-    parts = [split(each, shards, copies) for each in whole]
+    parts = [split(step_gradients, shards, copies) for step_gradients in whole]
     world = shards * copies
     ranks = {rank: [told([step[rank] for step in parts], copies)] for rank in range(world)}
     found = only(list(merged(ranks, world)))
-    expected = np.array([norms(each) for each in whole]).T
+    expected = np.array([norms(entries) for entries in whole]).T
     assert [0, 1, 2, 3] == found.steps.tolist()
     np.testing.assert_allclose(found.stat("grad.norm"), expected, rtol=1e-6)
     np.testing.assert_allclose(found.scalar("grad_norm"), np.sqrt((expected**2).sum(axis=0)), rtol=1e-6)
     assert [math.prod(shape) for shape in SHAPES.values()] == found.numel.tolist()
-    absmax = [[float(np.float32(np.abs(each[name]).max())) for each in whole] for name in SHAPES]
+    absmax = [[float(np.float32(np.abs(step_gradients[name]).max())) for step_gradients in whole] for name in SHAPES]
     assert absmax == found.stat("grad.absmax").tolist()
     assert np.max(absmax, axis=0).tolist() == found.scalar("grad_absmax").tolist()
 
@@ -88,20 +88,22 @@ def test_the_norm_of_the_whole_is_that_of_the_model_in_one_piece(seed: int, shar
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_what_lies_whole_on_every_rank_counts_once(world: int) -> None:
     whole = gradients(3)
-    for each in whole:
-        each["fc.weight"][2:4] = 0
-    parts = [list(each.items()) for each in whole]
+    for step_gradients in whole:
+        step_gradients["fc.weight"][2:4] = 0
+    parts = [list(step_gradients.items()) for step_gradients in whole]
     found = only(list(merged({rank: [told(parts, 0)] for rank in range(world)}, world)))
-    np.testing.assert_allclose(found.stat("grad.norm"), np.array([norms(each) for each in whole]).T, rtol=1e-6)
+    np.testing.assert_allclose(
+        found.stat("grad.norm"), np.array([norms(step_gradients) for step_gradients in whole]).T, rtol=1e-6
+    )
     assert [8.0] * 4 == found.stat("grad.zeros")[1].tolist()
     assert SHAPES["fc.weight"] == found.schema.tensors[1].shape
 
 
 def test_zeros_of_all_shards_add_up() -> None:
     whole = gradients(4)
-    for each in whole:
-        each["embed.weight"][1:9] = 0
-    parts = [split(each, 3, 2) for each in whole]
+    for step_gradients in whole:
+        step_gradients["embed.weight"][1:9] = 0
+    parts = [split(step_gradients, 3, 2) for step_gradients in whole]
     ranks = {rank: [told([step[rank] for step in parts], 2)] for rank in range(6)}
     assert [32.0] * 4 == only(list(merged(ranks, 6))).stat("grad.zeros")[0].tolist()
 

@@ -68,8 +68,8 @@ def faulty(model: Any, optimizer: Any, scales: Any) -> None:
         loss = model(torch.ones(4, 12)).float().square().mean()
         if step % 2:
             scales.scale(loss)
-            for at, each in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                at.grad = each
+            for at, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                at.grad = gradient
         else:
             (scales.scale(loss) + loss).backward()
         torch.nn.utils.clip_grad_value_(parameters, 1.0)
@@ -99,7 +99,7 @@ def test_a_function_mode_of_a_program_full_of_mistakes_sees_nothing_of_this_prob
                 mode.calls.clear()
                 faulty(model, optimizer, scales)
                 heard.append(list(mode.calls))
-        weights.append([each.tolist() for each in model.parameters()])
+        weights.append([parameter.tolist() for parameter in model.parameters()])
     assert "loss_not_scaled" in seen.usage()
     assert heard[0] == heard[1]
     assert weights[0] == weights[1]

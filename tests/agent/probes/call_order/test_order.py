@@ -36,14 +36,14 @@ def _by_grad(scales: Any, model: Any) -> str:
     parameters = list(model.parameters())
     found = torch.autograd.grad(loss_of(model), parameters)
     line = here()
-    for parameter, each in zip(parameters, found, strict=True):
-        parameter.grad = each
+    for parameter, gradient in zip(parameters, found, strict=True):
+        parameter.grad = gradient
     return line
 
 
 def _second(scales: Any, model: Any) -> str:
     scales.scale(loss_of(model)).backward()
-    sum(each.square().sum() for each in model.parameters()).backward()
+    sum(parameter.square().sum() for parameter in model.parameters()).backward()
     return here()
 
 

@@ -130,8 +130,8 @@ def test_two_optimizers_that_skip_together_are_not_told(tmp_path: Path) -> None:
             model.zero_grad()
             loss: Any = model(torch.randn(8, 12)).square().mean() * (float("inf") if step == 5 else 1)
             scales.scale(loss).backward()
-            for each in optimizers:
-                scales.step(each)
+            for optimizer in optimizers:
+                scales.step(optimizer)
             scales.update()
     assert 1 == len(seen.events("step.skipped"))
     assert {} == seen.usage()

@@ -24,7 +24,7 @@ class Masters(torch.optim.SGD):
     def __init__(self, parameters: Any, place: str) -> None:
         super().__init__(parameters, lr=0.1)
         self.place = place
-        self.copies = [[each.detach().float() for each in group["params"]] for group in self.param_groups]
+        self.copies = [[parameter.detach().float() for parameter in group["params"]] for group in self.param_groups]
         if place == "state":
             for group, copies in zip(self.param_groups, self.copies, strict=True):
                 for parameter, own in zip(group["params"], copies, strict=True):
@@ -93,7 +93,7 @@ def test_frozen_half_weights_are_not_told(tmp_path: Path) -> None:
     base, adapter = torch.nn.Linear(12, 12).half(), torch.nn.Linear(12, 3)
     base.requires_grad_(False)
     model = torch.nn.Sequential(base, adapter)
-    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
     with watching(tmp_path, model, optimizer) as seen:
         for _ in range(3):
             optimizer.zero_grad()
@@ -169,4 +169,4 @@ def test_the_eps_of_a_norm_is_told_where_torch_adds_it_in_half_precision(norm: A
             optimizer.zero_grad()
             model[0](torch.randn(8, 12)).square().mean().backward()
             optimizer.step()
-    assert ({"1.norm"} if really else set()) == {each["where"] for each in seen.usage().values()}
+    assert ({"1.norm"} if really else set()) == {data["where"] for data in seen.usage().values()}

@@ -158,7 +158,7 @@ def test_an_error_in_backward_that_ends_the_program_is_told(tmp_path: Path) -> N
     ended = start(BACKWARD, tmp_path).end()
     assert 1 == ended.code
     assert "to have the same dtype" in ended.err
-    (event,) = [each for each in ended.stream() if isinstance(each, Event) and each.name == "usage.unsupported_op"]
+    (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name == "usage.unsupported_op"]
     assert (True, ["float16", "float32"]) == (event.data["backward"], event.data["dtypes"])
     assert event.data["caller"].startswith("script.py:")
 
@@ -166,5 +166,5 @@ def test_an_error_in_backward_that_ends_the_program_is_told(tmp_path: Path) -> N
 def test_an_error_is_told_where_the_program_closes_the_run_by_finally(tmp_path: Path) -> None:
     body = "try:\n    (model(torch.ones(3, 4)).half() @ torch.ones(2, 2)).sum()\nfinally:\n    run.close()\n"
     ended = start(body.replace("\\\n", "\n"), tmp_path).end()
-    (event,) = [each for each in ended.stream() if isinstance(each, Event) and each.name == "usage.unsupported_op"]
+    (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name == "usage.unsupported_op"]
     assert (False, "") == (event.data["backward"], event.data["module"])

@@ -101,8 +101,8 @@ def test_a_scaler_that_is_restored_while_watched_is_not_told(first: str, tmp_pat
     model, _, state, counted = resumed(torch.optim.AdamW)
     optimizer, scales = torch.optim.AdamW(model.parameters()), scaler()
     with watching(tmp_path, model, optimizer, scales) as seen:
-        for each in ("optimizer", "scaler") if first == "optimizer" else ("scaler", "optimizer"):
-            if each == "optimizer":
+        for part in ("optimizer", "scaler") if first == "optimizer" else ("scaler", "optimizer"):
+            if part == "optimizer":
                 optimizer.load_state_dict(state)
             else:
                 scales.load_state_dict(counted)

@@ -26,16 +26,16 @@ def other():
 
 
 threads = [threading.Thread(target=other) for _ in range(2)]
-for each in threads:
-    each.start()
+for thread in threads:
+    thread.start()
 for _ in range(100):
     scaler.scale(deep(torch.randn(4, 16)).square().mean()).backward()
     scaler.step(sgd)
     scaler.update()
     sgd.zero_grad()
 over.set()
-for each in threads:
-    each.join()
+for thread in threads:
+    thread.join()
 run.close()
 print("trained")
 """

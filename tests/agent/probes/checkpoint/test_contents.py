@@ -22,7 +22,7 @@ def _parts() -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
 
 
-WEIGHTS = sum(each.numel() for each in Model().parameters()) + 2 * 24  # and the statistics of BatchNorm
+WEIGHTS = sum(parameter.numel() for parameter in Model().parameters()) + 2 * 24  # and the statistics of BatchNorm
 
 
 def _found(saved: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _nothing(**but: Any) -> dict[str, Any]:
 
 
 def test_the_usual_checkpoint_is_known_by_its_structure_whatever_the_names() -> None:
-    states = {f"part {at}": each.state_dict() for at, each in enumerate(_parts().values())}
+    states = {f"part {at}": part.state_dict() for at, part in enumerate(_parts().values())}
     rest = {"global_step": 12, "rng_state": torch.get_rng_state(), "args": {"lr": 0.1}}
     expected = {
         "weights": {"float32": WEIGHTS},

@@ -32,8 +32,8 @@ def _file(folder: Path, mode: int, *folders: int) -> Path:
     path = folder / "model.pt"
     path.write_bytes(b"weights")
     path.chmod(mode)
-    for at, each in reversed(list(enumerate(folders))):
-        path.parents[len(folders) - 1 - at].chmod(each)
+    for at, folder_mode in reversed(list(enumerate(folders))):
+        path.parents[len(folders) - 1 - at].chmod(folder_mode)
     return path
 
 
@@ -127,7 +127,7 @@ def test_accounts_are_those_of_people_who_can_log_in(
     finally:
         accounts.cache_clear()
     people = [Account(1002, frozenset({1002})), Account(1003, frozenset({1003, 2000}))]
-    assert [*people, *([STRANGER] if stranger else [])] == [each for each in found if each.user != 1001]
+    assert [*people, *([STRANGER] if stranger else [])] == [account for account in found if account.user != 1001]
 
 
 def test_where_there_are_no_lists_nobody_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

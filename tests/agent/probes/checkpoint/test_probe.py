@@ -49,7 +49,7 @@ def test_a_saved_checkpoint_is_told_with_its_contents(
     os.chmod(path, 0o640)
     program.step()
     (only,) = program.told()
-    elements = sum(each.numel() for each in program.model.state_dict().values() if each.is_floating_point())
+    elements = sum(tensor.numel() for tensor in program.model.state_dict().values() if tensor.is_floating_point())
     assert 1 == only.step
     assert str(path) == only.data["path"]
     assert path.stat().st_size == pytest.approx(only.data["bytes"], rel=0.01 if save is _old_form else 0)
@@ -92,11 +92,13 @@ def test_what_a_checkpoint_lacks_is_named(
     left: tuple[str, ...], missing: list[str], program: Program, tmp_path: Path
 ) -> None:
     torch.save({name: part for name, part in program.state().items() if name in left}, tmp_path / "x.pt")
-    assert [missing] == [each.data["missing"] for each in program.told()]
+    assert [missing] == [event.data["missing"] for event in program.told()]
 
 
 def test_half_weights_of_a_run_in_float32_are_not_all_of_it(program: Program, tmp_path: Path) -> None:
-    half = {name: each.bfloat16() for name, each in program.model.state_dict().items() if each.is_floating_point()}
+    half = {
+        name: tensor.bfloat16() for name, tensor in program.model.state_dict().items() if tensor.is_floating_point()
+    }
     torch.save({**program.state(), "model": half}, tmp_path / "x.pt")
     assert ["float32 weights"] == program.told()[0].data["missing"]
 
@@ -106,7 +108,7 @@ def test_a_run_without_a_scaler_or_in_half_precision_needs_none(tmp_path: Path) 
     state = program.state()
     assert {} == state.pop("scaler")
     torch.save(state, tmp_path / "x.pt")
-    assert [[]] == [each.data["missing"] for each in program.told()]
+    assert [[]] == [event.data["missing"] for event in program.told()]
 
 
 def test_who_else_can_read_it_is_told(program: Program, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_who_else_can_read_it_is_told(program: Program, tmp_path: Path) -> None:
     torch.save(program.state(), tmp_path / "x.pt")
     saved = program.told()
     mode = (tmp_path / "x.pt").stat().st_mode & 0o777
-    assert [f"{mode:04o}"] * 2 == [each.data["mode"] for each in saved]
+    assert [f"{mode:04o}"] * 2 == [event.data["mode"] for event in saved]
     assert [] == saved[1].data["exposed"]
 
 
@@ -125,8 +127,8 @@ def test_a_path_is_told_from_the_root_on(program: Program, tmp_path: Path, monke
     torch.save(program.state(), "x.pt")
     torch.save(program.state(), Path("../y.pt"))
     torch.load("x.pt")
-    assert [str(tmp_path / "out/x.pt"), str(tmp_path / "y.pt")] == [each.data["path"] for each in program.told()]
-    assert [str(tmp_path / "out/x.pt")] == [each.data["path"] for each in program.told("checkpoint.restored")]
+    assert [str(tmp_path / "out/x.pt"), str(tmp_path / "y.pt")] == [event.data["path"] for event in program.told()]
+    assert [str(tmp_path / "out/x.pt")] == [event.data["path"] for event in program.told("checkpoint.restored")]
 
 
 def test_data_and_other_models_are_no_checkpoints(program: Program, tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_a_save_that_fails_raises_what_it_raised_and_is_not_told(program: Progra
     with pytest.raises(FileNotFoundError):
         torch.load(tmp_path / "gone.pt")
     torch.save(program.state(), tmp_path / "x.pt")
-    assert ["x.pt"] == [each.data["path"].split("/")[-1] for each in program.told()]
+    assert ["x.pt"] == [event.data["path"].split("/")[-1] for event in program.told()]
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
@@ -182,11 +184,11 @@ def test_a_distributed_checkpoint_is_one_whatever_it_writes(program: Program, tm
         load_shards(state, checkpoint_id=folder)
         async_save(state, checkpoint_id=tmp_path / "later").result()  # type: ignore[union-attr]
     program.step()
-    second, first = sorted(program.told(), key=lambda each: str(each.data["path"]))
-    total = sum(each.stat().st_size for each in folder.iterdir())
+    second, first = sorted(program.told(), key=lambda event: str(event.data["path"]))
+    total = sum(path.stat().st_size for path in folder.iterdir())
     assert (str(folder), total) == (first.data["path"], first.data["bytes"])
     assert str(tmp_path / "later") == second.data["path"]
-    assert [["scaler"], ["scaler"]] == [each.data["missing"] for each in (first, second)]
+    assert [["scaler"], ["scaler"]] == [event.data["missing"] for event in (first, second)]
     (restored,) = program.told("checkpoint.restored")
     assert str(folder) == restored.data["path"]
     assert restored.data["contents"]["optimizer"]
@@ -205,12 +207,14 @@ def test_a_library_that_is_imported_later_is_heard_from_then_on(
     deadline = time.monotonic() + 10
     while library.serialize_file is original and time.monotonic() < deadline:
         program.step()  # rows are finished several at once
-    shapes = {name: list(each.shape) for name, each in program.model.named_parameters()}
+    shapes = {name: list(parameter.shape) for name, parameter in program.model.named_parameters()}
     specs = {name: SimpleNamespace(dtype="F32", shape=shape) for name, shape in shapes.items()}
     library.serialize_file(specs, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (only,) = program.told()
     assert (str(tmp_path / "model.safetensors"), 5) == (only.data["path"], only.data["bytes"])
-    assert {"float32": sum(each.numel() for each in program.model.parameters())} == only.data["contents"]["weights"]
+    assert {"float32": sum(parameter.numel() for parameter in program.model.parameters())} == only.data["contents"][
+        "weights"
+    ]
     assert ["optimizer", "scaler"] == only.data["missing"]
     assert library.serialize_file is original
 

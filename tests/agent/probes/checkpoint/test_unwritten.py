@@ -84,7 +84,7 @@ def test_what_another_thread_writes_through_fsspec_has_its_path(program: Program
     go_on.set()
     thread.join()
     program.step()
-    assert [(str(path), path.stat().st_size)] == [(each.data["path"], each.data["bytes"]) for each in program.told()]
+    assert [(str(path), path.stat().st_size)] == [(event.data["path"], event.data["bytes"]) for event in program.told()]
 
 
 def test_a_file_in_a_store_is_told_by_its_address(program: Program) -> None:
@@ -100,7 +100,7 @@ def test_what_is_written_in_a_later_step_is_not_the_buffer_of_an_earlier_one(pro
         program.step()
     with fsspec.open(str(tmp_path / "scores.csv"), "wb") as file:
         file.write(b"1")
-    assert [""] == [each.data["path"] for each in program.told()]
+    assert [""] == [event.data["path"] for event in program.told()]
 
 
 def test_what_another_thread_saves_is_told_with_the_next_step(program: Program, tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_what_another_thread_saves_is_told_with_the_next_step(program: Program, 
     program.step()
     saved = program.told()
     assert 40 == len(saved)
-    assert sorted(each.step for each in saved) == [each.step for each in saved]
-    assert all(not each.data["missing"] and each.data["bytes"] > 0 for each in saved)
+    assert sorted(event.step for event in saved) == [event.step for event in saved]
+    assert all(not event.data["missing"] and event.data["bytes"] > 0 for event in saved)
 
 
 def test_what_another_thread_saves_after_the_last_step_is_told_at_the_end(program: Program, tmp_path: Path) -> None:

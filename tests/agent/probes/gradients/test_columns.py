@@ -34,7 +34,9 @@ def train(folder: Path, scale: float = 2.0**10, steps: int = 3, **spoil: float) 
             gradient = model.get_parameter(name.replace("_", ".")).grad
             assert gradient is not None
             gradient.view(-1)[0] = value
-        kept.append([each.grad.double().numpy() / scale for each in model.parameters() if each.grad is not None])
+        kept.append(
+            [parameter.grad.double().numpy() / scale for parameter in model.parameters() if parameter.grad is not None]
+        )
         scaler.step(optimizer)
         scaler.update(scale)
     run.close()
@@ -54,11 +56,13 @@ def test_every_column_of_a_full_reading_agrees_with_float64(reader: str, tmp_pat
     rows, frames, kept = train(tmp_path)
     assert [] == events(frames, "probe.failed")
     for at, step in enumerate(kept):
-        norms = [float(np.sqrt((each**2).sum())) for each in step]
+        norms = [float(np.sqrt((gradient**2).sum())) for gradient in step]
         assert norms == pytest.approx(rows.stat("grad.norm")[:, at].tolist(), rel=1e-6)
-        assert [float(np.abs(each).max()) for each in step] == pytest.approx(rows.stat("grad.absmax")[:, at].tolist())
-        assert [int((each == 0).sum()) for each in step] == rows.stat("grad.zeros")[:, at].astype(int).tolist()
-        small = [int(((each != 0) & (np.abs(each) * 2.0**10 < 2.0**-14)).sum()) for each in step]
+        assert [float(np.abs(gradient).max()) for gradient in step] == pytest.approx(
+            rows.stat("grad.absmax")[:, at].tolist()
+        )
+        assert [int((gradient == 0).sum()) for gradient in step] == rows.stat("grad.zeros")[:, at].astype(int).tolist()
+        small = [int(((gradient != 0) & (np.abs(gradient) * 2.0**10 < 2.0**-14)).sum()) for gradient in step]
         assert small == rows.stat("grad.subnormals")[:, at].astype(int).tolist()
         assert float(np.sqrt(np.square(norms).sum())) == pytest.approx(float(rows.scalar("grad_norm")[at]), rel=1e-6)
         assert 0 == rows.scalar("grad_nonfinite")[at]
@@ -67,7 +71,7 @@ def test_every_column_of_a_full_reading_agrees_with_float64(reader: str, tmp_pat
 
 def test_elements_that_are_not_finite_are_counted_where_they_are(reader: str, tmp_path: Path) -> None:
     rows, frames, _ = train(tmp_path, first_weight=float("nan"), last_bias=float("inf"))
-    names = [each.name for each in rows.schema.tensors]
+    names = [tensor.name for tensor in rows.schema.tensors]
     bad = {"first.weight": (1, 0), "last.bias": (0, 1)}
     for at in range(len(rows)):
         for name, (nans, infs) in bad.items():
@@ -84,11 +88,11 @@ def test_elements_that_are_not_finite_are_counted_where_they_are(reader: str, tm
 def test_the_exponents_of_the_scaled_gradients_are_told_now_and_then(reader: str, tmp_path: Path) -> None:
     _, frames, kept = train(tmp_path, steps=reading.READINGS_PER_SPECTRUM + 1)
     told = events(frames, "gradient.spectrum")
-    assert [0, reading.READINGS_PER_SPECTRUM] == [each.step for each in told]
+    assert [0, reading.READINGS_PER_SPECTRUM] == [event.step for event in told]
     assert (LOWEST, 2.0**10) == (told[0].data["lowest"], told[0].data["scale"])
     assert BINS == len(told[0].data["counts"])
     if reader != "device":  # without a GPU no kernel runs, and plain torch makes no histogram there
-        every = np.concatenate([each.reshape(-1) for each in kept[0]]) * 2.0**10
+        every = np.concatenate([gradient.reshape(-1) for gradient in kept[0]]) * 2.0**10
         at = np.clip(np.floor(np.log2(np.abs(every[every != 0]))), LOWEST, 16).astype(int) - LOWEST
         assert np.bincount(at, minlength=BINS - 2).tolist() == told[0].data["counts"][: BINS - 2]
         assert int((every == 0).sum()) == told[0].data["counts"][BINS - 2]

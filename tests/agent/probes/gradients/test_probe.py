@@ -29,8 +29,8 @@ def _network(seed: int = 0) -> torch.nn.Module:
 
 
 def _norm(*models: torch.nn.Module) -> float:
-    found = [each.grad for model in models for each in model.parameters() if each.grad is not None]
-    return float(torch.cat([each.reshape(-1) for each in found]).double().norm())
+    found = [parameter.grad for model in models for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.cat([gradient.reshape(-1) for gradient in found]).double().norm())
 
 
 def _loss(model: torch.nn.Module, step: int, rows: int = 8) -> Any:
@@ -133,8 +133,8 @@ def test_a_first_evaluation_that_nobody_saw_being_reset_shows_no_norm(tmp_path: 
     for step in range(STEPS):
 
         def closure(step: int = step) -> Any:
-            for each in model.parameters():
-                each.grad = None
+            for parameter in model.parameters():
+                parameter.grad = None
             loss = _loss(model, step)
             loss.backward()
             return loss
@@ -153,9 +153,9 @@ def test_gradients_that_a_closure_changes_by_hand_show_no_norm(tmp_path: Path) -
             optimizer.zero_grad()
             loss = _loss(model, step)
             loss.backward()
-            for each in model.parameters():
-                assert each.grad is not None
-                each.grad.mul_(0.1)
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(0.1)
             return loss
 
         optimizer.step(closure)
@@ -220,7 +220,7 @@ def test_a_norm_is_of_all_that_stepped_or_there_is_none(tmp_path: Path, monkeypa
     turns = iter([True, False] * 1000)
     monkeypatch.setattr("ammeter.recording.budget.Bucket.allows", lambda _: next(turns))
     models = [_network(0), _network(1)]
-    optimizers = [torch.optim.SGD(each.parameters(), lr=1e-3) for each in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
     run, own = ammeter.watch(models, optimizers, dir=tmp_path), Norms()
     for step in range(STEPS):
         for model, optimizer in zip(models, optimizers, strict=True):
@@ -236,7 +236,7 @@ def test_a_norm_is_of_all_that_stepped_or_there_is_none(tmp_path: Path, monkeypa
 
 def test_gradients_clipped_by_value_are_read_before(tmp_path: Path) -> None:
     models = [_network(0), _network(1)]
-    optimizers = [torch.optim.SGD(each.parameters(), lr=1e-3) for each in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
     run, own = ammeter.watch(models, optimizers, dir=tmp_path), Norms()
     for step in range(STEPS):
         for model, optimizer in zip(models, optimizers, strict=True):

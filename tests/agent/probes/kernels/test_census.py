@@ -56,7 +56,7 @@ def test_a_region_without_autocast_and_a_function_of_ones_own_are_named(tmp_path
     told = train(custom, tmp_path)
     assert [("mm", "", "custom-function"), ("addmm", "outside", "autocast-disabled")] == fallbacks(told)[:2]
     own, outside, *_ = told.of("kernel.fallback")
-    assert ["networks.py", "networks.py"] == [each["caller"].split("/")[-1].split(":")[0] for each in (own, outside)]
+    assert ["networks.py", "networks.py"] == [data["caller"].split("/")[-1].split(":")[0] for data in (own, outside)]
     assert ("float32", "(4, 16) x (16, 16)") == (outside["dtype"], outside["shape"])
     eligible = 2 * 4 * (4 * 16 * 16 + 16 * 3)
     assert 2 * 4 * 16 * 16 / eligible == outside["flops_share"] == own["flops_share"]

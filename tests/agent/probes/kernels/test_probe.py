@@ -129,8 +129,8 @@ def _steps(model: torch.nn.Module, folder: Path, *, step: Callable[[Any], None] 
     finally:
         run.close()
     _, frames = stream(run.id, folder)
-    events = [(each.name, each.data) for each in frames if type(each).__name__ == "Event"]
-    assert [] == [each for each in events if each[0] == "probe.failed"]
+    events = [(frame.name, frame.data) for frame in frames if type(frame).__name__ == "Event"]
+    assert [] == [event for event in events if event[0] == "probe.failed"]
     return events
 
 
@@ -145,7 +145,7 @@ def test_beside_a_mode_or_a_profiler_of_the_program_no_window_is_opened(tmp_path
 
     for number, step in enumerate((counted, profiled)):
         told = _steps(linear(8, 8), tmp_path / str(number), step=step)
-        assert [("kernels.blind", {"reason": "busy"})] == [each for each in told if each[0].startswith("kernel")]
+        assert [("kernels.blind", {"reason": "busy"})] == [entry for entry in told if entry[0].startswith("kernel")]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -153,7 +153,7 @@ def test_of_a_compiled_model_it_is_told_that_it_cannot_be_counted(tmp_path: Path
     torch._dynamo.reset()
     told = _steps(cast(torch.nn.Module, torch.compile(linear(8, 8), backend="eager")), tmp_path)
     torch._dynamo.reset()
-    assert [("kernels.blind", {"reason": "compiled"})] == [each for each in told if each[0].startswith("kernel")]
+    assert [("kernels.blind", {"reason": "compiled"})] == [entry for entry in told if entry[0].startswith("kernel")]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -225,7 +225,7 @@ def test_a_window_is_closed_when_the_probe_has_a_fault_in_it(tmp_path: Path, mon
     with pytest.raises(AssertionError):  # the loop looks for faults
         _steps(model, tmp_path)
     assert 0 == torch._C._len_torch_dispatch_stack()
-    assert [0, 0] == [len(each._forward_hooks) for each in model.modules()]
+    assert [0, 0] == [len(module._forward_hooks) for module in model.modules()]
 
 
 def test_windows_are_bought_from_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

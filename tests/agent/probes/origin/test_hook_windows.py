@@ -19,7 +19,7 @@ from tests.agent.training import stream
 
 
 def _hooks_of(model: torch.nn.Module) -> int:
-    return sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules())
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
 
 def test_hooks_are_on_the_modules_in_a_forward_pass_of_the_window_only(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_single_bad_step_does_not_keep_the_next_trouble_waiting(tmp_path: Path
         return loss * NAN if step == 3 else loss
 
     told = train(normal, tmp_path, steps=30, before=before, spoil=spoil)
-    assert [(21, "forward", normal().layer, "hooks")] == [each for each in origins(told) if each[1] == "forward"]
+    assert [(21, "forward", normal().layer, "hooks")] == [origin for origin in origins(told) if origin[1] == "forward"]
 
 
 def test_a_directive_opens_a_window_at_once(tmp_path: Path) -> None:
@@ -133,7 +133,9 @@ def test_a_directive_opens_a_window_at_once(tmp_path: Path) -> None:
         optimizer.step()
     run.close()
     _, frames = stream(run.id, tmp_path)
-    told = [(each.step, each.name) for each in frames if getattr(each, "name", "").startswith(("origin", "activation"))]
+    told = [
+        (frame.step, frame.name) for frame in frames if getattr(frame, "name", "").startswith(("origin", "activation"))
+    ]
     assert [(2, "activation.peaks")] == told
 
 
@@ -157,5 +159,5 @@ def test_of_a_compiled_model_it_is_told_that_it_cannot_be_known(whole: bool, tmp
     assert 0 == _hooks_of(bare)
     torch._dynamo.reset()
     _, frames = stream(run.id, tmp_path)
-    (unknown,) = [each.data for each in frames if getattr(each, "name", "") == "origin.unknown"]
+    (unknown,) = [frame.data for frame in frames if getattr(frame, "name", "") == "origin.unknown"]
     assert ("unheard" if whole else "compiled") == unknown["reason"]

@@ -64,7 +64,7 @@ def test_numbers_on_a_device_arrive_in_their_places() -> None:
 
     readings = Readings()
     tensors = [torch.tensor([1.0, NAN]), torch.tensor([2.0, -5.0])]
-    places = [readings.add(each.as_subclass(Away)) for each in tensors]
+    places = [readings.add(tensor.as_subclass(Away)) for tensor in tensors]
     assert [None, None] == readings.all()
     (arriving,) = readings.send()
     assert arriving.ready()
@@ -149,8 +149,8 @@ def test_inputs_are_held_weakly_and_not_trusted_after_a_change_in_place() -> Non
 
 def test_the_first_forward_pass_with_a_bad_input_is_told() -> None:
     inputs, model, kept = Inputs(), Net(), [torch.ones(2), BAD, BAD.clone()]
-    for each in kept:
-        inputs.remember(model, (each,), {})
+    for tensor in kept:
+        inputs.remember(model, (tensor,), {})
     inputs.read()
     found = inputs.first_nonfinite()
     assert found is not None

@@ -35,7 +35,7 @@ def test_a_nan_in_an_input_is_found_in_the_very_step(make: Any, argument: str, d
     def before(step: int, network: Network) -> None:
         if step == 4:
             network.args = tuple(map(_poison, network.args))
-            network.kwargs = {name: _poison(each) for name, each in network.kwargs.items()}
+            network.kwargs = {name: _poison(value) for name, value in network.kwargs.items()}
 
     told = train(make, tmp_path, before=before, dtype=dtype)
     assert (4, "input", "", "inputs") == origins(told)[0]
@@ -190,10 +190,10 @@ def test_a_run_whose_modules_are_looked_at_ends_in_the_same_bits(name: str, pres
     def before(step: int, network: Network) -> None:
         if step == 2:
             network.args = tuple(map(_poison, network.args))
-            network.kwargs = {key: _poison(each) for key, each in network.kwargs.items()}
+            network.kwargs = {key: _poison(value) for key, value in network.kwargs.items()}
         if step == 4:
-            network.args = tuple(each.nan_to_num() for each in network.args)
-            network.kwargs = {key: each.nan_to_num() for key, each in network.kwargs.items()}
+            network.args = tuple(arg.nan_to_num() for arg in network.args)
+            network.kwargs = {key: value.nan_to_num() for key, value in network.kwargs.items()}
 
     def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
         return loss * math.inf if step in (5, 6) else loss
@@ -213,5 +213,5 @@ def test_peaks_name_the_modules_nearest_to_the_largest_float16(tmp_path: Path) -
     told = train(convolutions, tmp_path, before=before, spoil=lambda step, loss: loss * NAN if step == 0 else loss)
     (peaks,) = told.of("activation.peaks")
     assert {"module": "body", "absmax": 32752.0, "share": 0.5} in peaks["modules"]
-    shares = [each["share"] for each in peaks["modules"]]
+    shares = [peak["share"] for peak in peaks["modules"]]
     assert sorted(shares, reverse=True) == shares

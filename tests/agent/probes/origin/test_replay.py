@@ -104,20 +104,20 @@ def test_a_replay_sees_the_same_numbers_and_leaves_nothing_behind() -> None:
     x = torch.randn(6, 4)
     kept = capture(model, (x,), {})
     model(x)
-    state = {name: each.clone() for name, each in model.state_dict().items()}
-    versions = [each._version for each in (*model.parameters(), *model.buffers())]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    versions = [tensor._version for tensor in (*model.parameters(), *model.buffers())]
     random_now = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     visits = replay([kept], lambda model: "prefix.", _guard)
     assert torch.equal(random_now[0], torch.get_rng_state())
     assert random_now[1] == random.getstate()
     assert random_now[2] == np.random.get_state()[1].tolist()  # type: ignore[index]
-    assert all(torch.equal(each, model.state_dict()[name]) for name, each in state.items())
-    assert versions == [each._version for each in (*model.parameters(), *model.buffers())]
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in state.items())
+    assert versions == [tensor._version for tensor in (*model.parameters(), *model.buffers())]
     assert 1 == model.passes
-    assert ["prefix.", "prefix.layer", "prefix.norm", "prefix.drop"] == [each.module for each in visits.visits]
-    assert 0 == sum(len(each._forward_hooks) + len(each._forward_hooks_with_kwargs) for each in model.modules())
+    assert ["prefix.", "prefix.layer", "prefix.norm", "prefix.drop"] == [visit.module for visit in visits.visits]
+    assert 0 == sum(len(module._forward_hooks) + len(module._forward_hooks_with_kwargs) for module in model.modules())
     read = visits.readings.all()
-    dropped = next(each for each in visits.visits if each.module == "prefix.drop")
+    dropped = next(visit for visit in visits.visits if visit.module == "prefix.drop")
     numbers = read[dropped.outputs[0]]
     assert numbers is not None
     torch.manual_seed(0)
@@ -147,7 +147,7 @@ def test_modules_that_are_used_twice_or_share_a_weight_stay_one() -> None:
     shared = torch.nn.BatchNorm1d(4)
     model = torch.nn.Sequential(shared, torch.nn.Linear(4, 4), shared)
     visits = _replayed(model, torch.randn(3, 4))
-    assert ["", "0", "1", "0"] == [each.module for each in visits.visits]
+    assert ["", "0", "1", "0"] == [visit.module for visit in visits.visits]
     assert 2 == int(shared.num_batches_tracked or 0)
 
 
@@ -174,7 +174,7 @@ def test_a_model_in_a_wrapper_of_torch_is_replayed_without_it(tmp_path: Path) ->
     try:
         model = DistributedDataParallel(Dicey())
         visits = _replayed(model, torch.ones(2, 4))
-        assert ["", "layer", "norm", "drop"] == [each.module for each in visits.visits]
+        assert ["", "layer", "norm", "drop"] == [visit.module for visit in visits.visits]
         assert 1 == cast(Dicey, innermost(model)).passes
         del model
     finally:
@@ -198,7 +198,7 @@ def test_a_compiled_model_is_replayed_as_it_was_written() -> None:
     compiled_graphs = len(calls)
     visits = _replayed(compiled, torch.ones(2, 4))
     torch._dynamo.reset()
-    assert ["", "0", "1"] == [each.module for each in visits.visits]
+    assert ["", "0", "1"] == [visit.module for visit in visits.visits]
     assert compiled_graphs == len(calls)
 
 

@@ -71,17 +71,17 @@ class Reference:
         self._gradients: list[Array | None] = []
 
     def step(self, step: Callable[[], None]) -> None:
-        before, gradients = self._weights(), [_slice(each.grad) for each in self.model.parameters()]
+        before, gradients = self._weights(), [_slice(parameter.grad) for parameter in self.model.parameters()]
         step()
-        self._row(before, self._weights(), [None if each is None else each for each in gradients])
+        self._row(before, self._weights(), [None if gradient is None else gradient for gradient in gradients])
         self._gradients = gradients
 
     def _weights(self) -> list[Array]:
-        return [found for each in self.model.parameters() if (found := _slice(each)) is not None]
+        return [found for parameter in self.model.parameters() if (found := _slice(parameter)) is not None]
 
     def _row(self, before: list[Array], after: list[Array], gradients: list[Array | None]) -> None:
         earlier = self._gradients or [None] * len(before)
-        stands = [each.numel() / min(each.numel(), 4096) for each in self.model.parameters()]
+        stands = [parameter.numel() / min(parameter.numel(), 4096) for parameter in self.model.parameters()]
         row: dict[str, list[float]] = {name: [] for name in ("norm", "ratio", "lost", "agreement")}
         sums = np.zeros(7)
         for old, new, slope, last, share in zip(before, after, gradients, earlier, stands, strict=True):

@@ -39,7 +39,7 @@ def _census(
     run.close()
     frames = stream(run.id, folder)[1]
     assert [] == events(frames, "probe.failed")
-    return [(each.step, each.data) for each in events(frames, "weights.census")]
+    return [(event.step, event.data) for event in events(frames, "weights.census")]
 
 
 def _linear(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
@@ -74,9 +74,9 @@ def test_updates_that_an_optimizer_has_behind_it_are_told(loaded: str, tmp_path:
     run.close()
     frames = stream(run.id, tmp_path)[1]
     counted = [
-        each.data["updates"] for each in (*events(frames, "weights.census"), *events(frames, "optimizer.restored"))
+        event.data["updates"] for event in (*events(frames, "weights.census"), *events(frames, "optimizer.restored"))
     ]
-    assert {7} == {each for each in counted if each is not None}
+    assert {7} == {count for count in counted if count is not None}
 
 
 def test_frozen_weights_are_parameters_that_are_not_trained(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_float32_moments_of_half_weights_are_no_masters(tmp_path: Path) -> None:
 
 def test_masters_that_are_stepped_in_place_of_the_models_weights_are_recognised(tmp_path: Path) -> None:
     def optimize(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        return _adamw([torch.nn.Parameter(each.detach().float()) for each in parameters])
+        return _adamw([torch.nn.Parameter(parameter.detach().float()) for parameter in parameters])
 
     first = _census(tmp_path, _linear(torch.float16), optimize)[0][1]
     assert first["masters"]
@@ -139,10 +139,12 @@ def test_a_dtype_or_a_group_that_changes_is_told_again(tmp_path: Path) -> None:
         if step == 700:
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(7))]})
 
-    told = _census(tmp_path, _linear(), lambda each: torch.optim.SGD(each, lr=0.01), steps=1010, between=between)
+    told = _census(
+        tmp_path, _linear(), lambda parameters: torch.optim.SGD(parameters, lr=0.01), steps=1010, between=between
+    )
     assert [0, 499, 999] == [step for step, _ in told]
     assert [{"float32": 15}, {"bfloat16": 15}, {"bfloat16": 15, "float32": 7}] == [
-        each["parameters"] for _, each in told
+        data["parameters"] for _, data in told
     ]
 
 
@@ -156,7 +158,7 @@ def test_state_that_was_loaded_in_another_dtype_is_told(tmp_path: Path) -> None:
             optimizer.load_state_dict(saved.state_dict())
 
     told = _census(tmp_path, _linear(), between=between)
-    assert [(0, {}), (0, {"float32": 30}), (1, {"bfloat16": 30})] == [(step, each["state"]) for step, each in told]
+    assert [(0, {}), (0, {"float32": 30}), (1, {"bfloat16": 30})] == [(step, data["state"]) for step, data in told]
 
 
 def test_a_state_that_is_loaded_is_told_with_what_it_holds(tmp_path: Path) -> None:
@@ -170,9 +172,9 @@ def test_a_state_that_is_loaded_is_told_with_what_it_holds(tmp_path: Path) -> No
     optimizer.step()
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     run.close()
-    told = [each.data for each in events(stream(run.id, tmp_path)[1], "optimizer.restored")]
-    assert [({}, {}), ({"float32": 30}, {"float32": 30})] == [(each["state"], each["saved"]) for each in told]
-    assert ["AdamW", "AdamW"] == [each["optimizer"] for each in told]
+    told = [event.data for event in events(stream(run.id, tmp_path)[1], "optimizer.restored")]
+    assert [({}, {}), ({"float32": 30}, {"float32": 30})] == [(data["state"], data["saved"]) for data in told]
+    assert ["AdamW", "AdamW"] == [data["optimizer"] for data in told]
 
 
 def test_a_usual_run_tells_it_twice_and_a_light_one_too(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def _names(prefix: str) -> set[str]:
 def test_a_copy_in_float32_moves(tmp_path: Path) -> None:
     lost = _lost(_run(tmp_path, copy.deepcopy, lambda average, model: _lerp(average, model, 0.9)))
     assert _names("ema.") == set(lost)
-    assert all(len(each) > 40 and each[-1] == 0 for each in lost.values())
+    assert all(len(shares) > 40 and shares[-1] == 0 for shares in lost.values())
 
 
 @pytest.mark.parametrize("update", [_lerp, _through_data])
@@ -91,7 +91,7 @@ def test_how_far_a_copy_moves_is_said_of_it_alone(tmp_path: Path) -> None:
 
     def update(average: torch.nn.Module, model: torch.nn.Module) -> None:
         _lerp(average, model, 0.5)
-        kept.append([each.detach().double().numpy().copy() for each in average.parameters()])
+        kept.append([parameter.detach().double().numpy().copy() for parameter in average.parameters()])
 
     rows = _run(tmp_path, copy.deepcopy, update, steps=10)
     names = [tensor.name for tensor in rows.schema.tensors]
@@ -125,7 +125,7 @@ def test_a_copy_that_is_updated_now_and_then_is_compared_when_it_is(tmp_path: Pa
             _lerp(average, model, 0.5)
 
     lost = _lost(_run(tmp_path, copy.deepcopy, update, steps=60))
-    assert all(5 == len(each) and (each < 0.1).all() for each in lost.values()), lost
+    assert all(5 == len(shares) and (shares < 0.1).all() for shares in lost.values()), lost
 
 
 def test_an_averaged_model_of_torchs_own_is_found_by_itself(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_averaged_model_of_torchs_own_is_found_by_itself(tmp_path: Path) -> N
     )
     lost = _lost(rows, "averaged.")
     assert _names("averaged.") == set(lost)
-    assert all(len(each) > 40 and each[-1] == 0 for each in lost.values())
+    assert all(len(shares) > 40 and shares[-1] == 0 for shares in lost.values())
 
 
 def test_an_average_of_another_model_is_left_alone(tmp_path: Path) -> None:

@@ -63,12 +63,12 @@ def test_it_is_written_when_the_step_closes_and_not_told_again_while_nothing_cha
     step()
     optimizer.zero_grad()
     told = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
-    assert [(1, ["weight"], 1, 1, 0)] == [(each.step, *each.data.values()) for each in told]
+    assert [(1, ["weight"], 1, 1, 0)] == [(event.step, *event.data.values()) for event in told]
     for _ in range(120):
         step()
     run.close()
     frames = stream(run.id, tmp_path)[1]
-    assert [1, 101] == [each.step for each in events(frames, "weights.nonfinite")]
+    assert [1, 101] == [event.step for event in events(frames, "weights.nonfinite")]
     assert 122 == len([frame for frame in frames if isinstance(frame, Steps)])
 
 
@@ -76,7 +76,7 @@ def test_frozen_weights_are_read_too_when_the_loss_is_not_finite(tmp_path: Path)
     torch.manual_seed(0)
     model = Model()
     model.first.requires_grad_(False)
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
     run = ammeter.watch(model, optimizer, scaler, dir=tmp_path)
     for step in range(6):
@@ -137,5 +137,5 @@ def test_moments_that_overflow_are_named_although_the_weights_stay_finite(kind: 
         optimizer.step()
     run.close()
     found = events(stream(run.id, tmp_path)[1], "moments.nonfinite")
-    assert [{"tensors": [f"last.bias.{moment}"], "count": 1, "elements": 1}] == [each.data for each in found]
+    assert [{"tensors": [f"last.bias.{moment}"], "count": 1, "elements": 1}] == [event.data for event in found]
     assert found[0].step in (2, 3)

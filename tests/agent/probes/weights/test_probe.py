@@ -37,7 +37,8 @@ RECIPES = {
 def test_reading_at_every_step_changes_no_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _always(monkeypatch)
     bare, watched = (
-        train(RECIPES[name], watched=each, **({"dir": tmp_path} if each else {})) for each in (False, True)
+        train(RECIPES[name], watched=is_watched, **({"dir": tmp_path} if is_watched else {}))
+        for is_watched in (False, True)
     )
     assert bare.state == watched.state
     rows, frames = stream(watched.run, tmp_path)
@@ -62,7 +63,7 @@ def test_every_model_and_optimizer_ends_with_the_same_bits(
             torch.nn.functional.cross_entropy(net(torch.randn(8, 12)), torch.randint(3, (8,))).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         handle.close()
-        return [*(each.tolist() for each in net.state_dict().values()), torch.get_rng_state().tolist()]
+        return [*(tensor.tolist() for tensor in net.state_dict().values()), torch.get_rng_state().tolist()]
 
     assert run(False) == run(True)
 
@@ -105,10 +106,12 @@ def test_no_tensor_of_the_program_is_kept_beyond_the_step(tmp_path: Path) -> Non
     every_step(run)
     model(torch.randn(8, 12)).sum().backward()
     optimizer.step()
-    gone = [weakref.ref(each) for each in model.parameters()] + [weakref.ref(each.grad) for each in model.parameters()]
+    gone = [weakref.ref(parameter) for parameter in model.parameters()] + [
+        weakref.ref(parameter.grad) for parameter in model.parameters()
+    ]
     del model, optimizer
     gc.collect()
-    assert [] == [each for each in gone if each() is not None]
+    assert [] == [ref for ref in gone if ref() is not None]
     run.close()
 
 
@@ -127,7 +130,7 @@ def test_sharded_weights_are_read_by_the_local_shard(tmp_path: Path) -> None:
         run.close()
         rows, frames = stream(run.id, tmp_path)
         assert [] == events(frames, "probe.failed")
-        return [getattr(each, "_local_tensor", each).tolist() for each in model.parameters()], rows
+        return [getattr(parameter, "_local_tensor", parameter).tolist() for parameter in model.parameters()], rows
 
     whole, expected = train(lambda model: model)
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]

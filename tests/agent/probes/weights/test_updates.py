@@ -84,8 +84,8 @@ def test_a_step_that_means_nothing_loses_nothing(tmp_path: Path) -> None:
     run = ammeter.watch(torch.nn.ParameterList([still, slow, quiet, unused, zero]), optimizer, dir=tmp_path)
     every_step(run)
     for _ in range(2):
-        for each in (still, slow, zero):
-            each.grad = torch.ones_like(each)
+        for parameter in (still, slow, zero):
+            parameter.grad = torch.ones_like(parameter)
         quiet.grad = torch.zeros_like(quiet)
         optimizer.step()
     run.close()
@@ -207,7 +207,7 @@ def test_two_optimizers_and_l_bfgs_are_read_each_by_itself(tmp_path: Path) -> No
         return loss
 
     for _ in range(4):
-        before = [each.detach().double().clone() for each in (*one.parameters(), *two.parameters())]
+        before = [tensor.detach().double().clone() for tensor in (*one.parameters(), *two.parameters())]
         first.step(closure)  # type: ignore[no-untyped-call]
         second.step()
     run.close()

@@ -83,4 +83,4 @@ def test_all_of_them_can_be_read_without_a_collector(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_said_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert 2 == main(["runbooks", str(tmp_path / "file" / "www")])
-    assert "name one that can be written" in capsys.readouterr().err
+    assert "use a writable folder" in capsys.readouterr().err

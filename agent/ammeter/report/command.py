@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ammeter.environment.settings import settings
 from ammeter.journal.find import NoJournal, find_runs, streams_in, views
-from ammeter.report import postmortem, terminal
+from ammeter.report import terminal
 from ammeter.report.diagnosis import Report, diagnose
 from ammeter.verdicts import silence
 from ammeter.wire import columns, printable
@@ -43,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _write_postmortems(file: str, runs: Sequence[Path], reports: Sequence[Report]) -> None:
     """Writes one document per run to the file, or to stdout for `-`."""
+    from ammeter.report import postmortem  # loads jinja2, which nothing else of the agent needs
+
     text = "\n".join(
         postmortem.document(report, {stream.name: partial(views, stream) for stream in streams_in(run)})
         for run, report in zip(runs, reports, strict=True)

@@ -73,19 +73,19 @@ def redactor() -> Redactor:
     return Redactor(remembers=False)
 
 
-def secret_of(found: re.Match[str]) -> str:
-    parts = [group for group in found.groups() if group and len(group) >= SHORTEST_PART]
-    return str(max(parts, key=len, default=found[0])).strip("\"' =:")
+def secret_of(match: re.Match[str]) -> str:
+    parts = [group for group in match.groups() if group and len(group) >= SHORTEST_PART]
+    return str(max(parts, key=len, default=match[0])).strip("\"' =:")
 
 
-def left_of(said: str) -> dict[str, str]:
+def left_of(text: str) -> dict[str, str]:
     """What is left of a text that is said in each of the ways there are."""
     mine = redactor()
     return {
-        "text": mine.text(f"the server refused {said} just now"),
-        "config": json.dumps(mine.plain({"run": {"notes": ["first", {"said": said}]}}), ensure_ascii=False),
-        "command": mine.command(["train.py", "--steps", "5", said]),
-        "error": mine.words(ValueError(f"cannot use {said}\nask somebody")),
+        "text": mine.text(f"the server refused {text} just now"),
+        "config": json.dumps(mine.plain({"run": {"notes": ["first", {"said": text}]}}), ensure_ascii=False),
+        "command": mine.command(["train.py", "--steps", "5", text]),
+        "error": mine.words(ValueError(f"cannot use {text}\nask somebody")),
     }
 
 
@@ -115,16 +115,16 @@ def test_samples_of_published_patterns_are_cut(name: str, pattern: re.Pattern[st
     def cut(sample: str, capitals: bool) -> None:
         sample = sample.upper() if capitals and pattern.flags & re.IGNORECASE else sample
         assume(OPTIONAL_QUOTE not in pattern.pattern or QUOTED.fullmatch(sample))
-        found = pattern.search(sample)
-        assume(found is not None)
-        assert found is not None
+        match = pattern.search(sample)
+        assume(match is not None)
+        assert match is not None
         assume(not any(re.fullmatch(form, sample) for form in left_to_stand))
-        said, secret = sample, secret_of(found)
+        printed, secret = sample, secret_of(match)
         if name == MARKERS:
             secret = "MIIEpAIBAAKCAQEAx7Zq0Vb3"
-            said = f"-----{sample}-----\n{secret}\n-----END" if sample.startswith("BEGIN") else f"{sample}: {secret}"
-        tried.append(said)
-        for way, left in left_of(said).items():
+            printed = f"-----{sample}-----\n{secret}\n-----END" if sample.startswith("BEGIN") else f"{sample}: {secret}"
+        tried.append(printed)
+        for way, left in left_of(printed).items():
             assert secret not in left, way
 
     cut()

@@ -163,7 +163,7 @@ def test_objects_that_raise_do_not_reach_the_program() -> None:
 
 
 def test_a_property_is_never_called() -> None:
-    asked = []
+    calls = []
 
     class Settings:
         def __init__(self) -> None:
@@ -171,11 +171,11 @@ def test_a_property_is_never_called() -> None:
 
         @property
         def password(self) -> str:
-            asked.append(1)
+            calls.append(1)
             return "x"
 
     assert {"lr": 0.1} == redactor().plain(Settings())
-    assert [] == asked
+    assert [] == calls
 
 
 def test_a_config_that_holds_itself_ends() -> None:

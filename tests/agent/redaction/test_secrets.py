@@ -92,10 +92,10 @@ def output(*words: str) -> str:
 
 @pytest.mark.parametrize("where", ["printed", "sent", "written", "report", "as_json", "postmortem"])
 def test_no_secret_is_in_what_a_run_leaves(left: Leavings, where: str) -> None:
-    found = getattr(left, where)
-    said = found if isinstance(found, bytes) else "".join(found.split()).encode()
-    assert said
-    leaked = [secret.name for secret in secrets() if secret.secret.split()[-1].encode() in said]
+    output = getattr(left, where)
+    searched = output if isinstance(output, bytes) else "".join(output.split()).encode()
+    assert searched
+    leaked = [secret.name for secret in secrets() if secret.secret.split()[-1].encode() in searched]
     assert [] == leaked
 
 
@@ -107,9 +107,9 @@ def test_what_is_innocent_is_sent_and_reported(left: Leavings) -> None:
 
 
 def test_the_command_line_is_told_without_its_secrets(left: Leavings) -> None:
-    said = json.loads(left.as_json)["run"]["command"]
-    assert said == left.hellos[0].environment["command"]
-    assert "script.py --hub-token '(not sent)' --max-tokens 512" in said
+    command = json.loads(left.as_json)["run"]["command"]
+    assert command == left.hellos[0].environment["command"]
+    assert "script.py --hub-token '(not sent)' --max-tokens 512" in command
     assert "--hub-token '(not sent)' --max-tokens 512" in " ".join(left.report.split())
     assert "--max-tokens 512" in left.postmortem
 

@@ -63,13 +63,13 @@ def test_a_short_run_says_what_its_start_cost_and_no_share(
 ) -> None:
     monkeypatch.setattr(overhead, "START_SECONDS", 3600.0)  # on a busy machine 100 steps take longer than a second
     rows = trained(tmp_path, 100)
-    told = summary(tmp_path, capsys)
-    assert told["overhead_settled_ratio"] is None
-    assert pytest.approx(costs(rows), abs=1e-5) == told["overhead_start_seconds"]
-    assert 100 == told["overhead_start_steps"]
-    said = text(tmp_path, capsys)
-    start = f"overhead {told['overhead_start_seconds']:.2g} s for the start, 100 steps with more readings"
-    assert f"{start}; too few steps for the overhead of a settled step" in said
+    figures = summary(tmp_path, capsys)
+    assert figures["overhead_settled_ratio"] is None
+    assert pytest.approx(costs(rows), abs=1e-5) == figures["overhead_start_seconds"]
+    assert 100 == figures["overhead_start_steps"]
+    output = text(tmp_path, capsys)
+    start = f"overhead {figures['overhead_start_seconds']:.2g} s for the start, 100 steps with more readings"
+    assert f"{start}; too few steps for the overhead of a settled step" in output
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
@@ -78,14 +78,14 @@ def test_behind_the_start_the_share_is_that_of_the_settled_steps_alone(
 ) -> None:
     monkeypatch.setattr(overhead, "START_SECONDS", START)
     rows = trained(tmp_path, 260, precision)
-    told = summary(tmp_path, capsys)
-    start = told["overhead_start_steps"]
+    figures = summary(tmp_path, capsys)
+    start = figures["overhead_start_steps"]
     assert 64 <= start <= 196
-    assert pytest.approx(costs(rows, 0, start), abs=1e-5) == told["overhead_start_seconds"]
-    assert pytest.approx(costs(rows, start) / seconds(rows, start), rel=1e-3) == told["overhead_settled_ratio"]
-    assert 0 < told["overhead_settled_ratio"] < 1
-    said = text(tmp_path, capsys)
-    assert f"of the time of settled steps; the start, {start} steps with more readings, took" in said
+    assert pytest.approx(costs(rows, 0, start), abs=1e-5) == figures["overhead_start_seconds"]
+    assert pytest.approx(costs(rows, start) / seconds(rows, start), rel=1e-3) == figures["overhead_settled_ratio"]
+    assert 0 < figures["overhead_settled_ratio"] < 1
+    output = text(tmp_path, capsys)
+    assert f"of the time of settled steps; the start, {start} steps with more readings, took" in output
 
 
 def test_a_start_lasts_64_steps_and_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,11 +93,11 @@ def test_a_start_lasts_64_steps_and_a_second(tmp_path: Path, capsys: pytest.Capt
     for step in range(600):
         rows.good(seconds=2**-7, step_seconds=2**-7, overhead_seconds=2**-9 if step < 127 else 2**-13)
     written(rows.bye(), tmp_path)
-    told = summary(tmp_path, capsys)
+    figures = summary(tmp_path, capsys)
     assert (127, 0.248047, 0.01562) == tuple(
-        told[f"overhead_{name}"] for name in ("start_steps", "start_seconds", "settled_ratio")
+        figures[f"overhead_{name}"] for name in ("start_steps", "start_seconds", "settled_ratio")
     )
-    assert pytest.approx((127 * 2**-9 + 473 * 2**-13) / (600 * 2**-7), abs=1e-5) == told["overhead_ratio"]
+    assert pytest.approx((127 * 2**-9 + 473 * 2**-13) / (600 * 2**-7), abs=1e-5) == figures["overhead_ratio"]
     assert "overhead 1.6 % of the time of settled steps; the start, 127 steps with more readings, took 0.25 s" in (
         text(tmp_path, capsys)
     )
@@ -108,8 +108,8 @@ def test_long_steps_are_settled_after_64_of_them(tmp_path: Path, capsys: pytest.
     for _ in range(200):
         rows.good(seconds=2.0, step_seconds=2.0, overhead_seconds=0.001)
     written(rows.bye(), tmp_path)
-    told = summary(tmp_path, capsys)
-    assert (64, 0.0005) == (told["overhead_start_steps"], told["overhead_settled_ratio"])
+    figures = summary(tmp_path, capsys)
+    assert (64, 0.0005) == (figures["overhead_start_steps"], figures["overhead_settled_ratio"])
     assert "overhead less than 0.1 % of the time of settled steps" in text(tmp_path, capsys)
 
 
@@ -130,9 +130,9 @@ def test_lives_of_a_rank_each_have_a_start(tmp_path: Path, monkeypatch: pytest.M
     rows = [trained(tmp_path / summary.stream, 100) for summary in counted]
     for stream_summary, view in zip(counted, rows, strict=True):
         stream_summary.add(view)
-    told = run_summary.summary_of(counted)
-    assert 200 == told["overhead_start_steps"]
-    assert pytest.approx(sum(costs(view) for view in rows), abs=1e-5) == told["overhead_start_seconds"]
+    figures = run_summary.summary_of(counted)
+    assert 200 == figures["overhead_start_steps"]
+    assert pytest.approx(sum(costs(view) for view in rows), abs=1e-5) == figures["overhead_start_seconds"]
 
 
 def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(
@@ -144,7 +144,7 @@ def test_the_cost_does_not_depend_on_how_many_rows_are_read_at_a_time(
     whole = diagnosis.diagnose(run).as_json()["summary"]
     assert whole["overhead_settled_ratio"] is not None
     for rows in (1, 7, 50):
-        monkeypatch.setattr(find, "ROWS", rows)
+        monkeypatch.setattr(find, "MAX_ROWS", rows)
         assert whole == diagnosis.diagnose(run).as_json()["summary"]
 
 
@@ -165,11 +165,11 @@ def test_where_calls_were_followed_now_and_then_it_is_said_with_what_is_read_all
     rows, _ = stream(run.id, tmp_path)
     followed = float(rows.scalar("calls_followed").mean())
     assert 0 < followed < 1
-    told = summary(tmp_path, capsys)
-    assert pytest.approx(followed, abs=1e-5) == told["calls_followed_share"]
-    said = text(tmp_path, capsys)
-    assert f"The order of calls was followed in {100 * followed:.0f} % of the steps: in steps of" in said
-    assert "Loss scale and skipped steps are read in every step" in said
+    figures = summary(tmp_path, capsys)
+    assert pytest.approx(followed, abs=1e-5) == figures["calls_followed_share"]
+    output = text(tmp_path, capsys)
+    assert f"The order of calls was followed in {100 * followed:.0f} % of the steps: in steps of" in output
+    assert "Loss scale and skipped steps are read in every step" in output
     assert np.isfinite(rows.scalar("scale")).all()
     assert np.isfinite(rows.scalar("skipped")).all()
 

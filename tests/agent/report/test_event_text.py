@@ -78,8 +78,8 @@ def test_every_mistake_that_is_documented_has_words() -> None:
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("data", [{}, {"optimizer": None, "scale": "x", "tensors": 3, "absmax": "y", "share": "z"}])
 def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, Any]) -> None:
-    said = sentence(Event(name, 3, 0, data))
-    assert said is None or isinstance(said, str)
+    text = sentence(Event(name, 3, 0, data))
+    assert text is None or isinstance(text, str)
 
 
 def test_what_needs_nobody_has_no_words() -> None:
@@ -90,8 +90,8 @@ def test_what_needs_nobody_has_no_words() -> None:
 
 
 def test_a_checkpoint_says_what_it_lacks_and_who_can_get_at_it() -> None:
-    said = "checkpoint out/a.pt has no scaler, so a resumed run would differ; others on this machine can read it"
-    assert f"{said}: chmod 0600" == checkpoint("out/a.pt", ["scaler"], ["read"])
+    faults = "checkpoint out/a.pt has no scaler, so a resumed run would differ; others on this machine can read it"
+    assert f"{faults}: chmod 0600" == checkpoint("out/a.pt", ["scaler"], ["read"])
 
 
 def test_a_checkpoint_in_several_files_of_one_folder_is_judged_as_one() -> None:
@@ -101,8 +101,8 @@ def test_a_checkpoint_in_several_files_of_one_folder_is_judged_as_one() -> None:
         stream.event("checkpoint.saved", path=f"out-1/{name}", missing=missing, exposed=[])
     for view in views(stream.frames):
         tally.add(view)
-    (told,) = seen_in([tally])
-    assert "checkpoint out-1 has no scaler, so a resumed run would differ" == told["said"]
+    (entry,) = seen_in([tally])
+    assert "checkpoint out-1 has no scaler, so a resumed run would differ" == entry["said"]
 
 
 def test_beside_a_complete_checkpoint_weights_alone_are_an_export() -> None:

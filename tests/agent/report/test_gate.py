@@ -47,15 +47,15 @@ def train(
 def gate(capsys: Output, *words: str | Path) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     code = main(["gate", *map(str, words), "--json"])
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, {check["name"]: check for check in told["checks"]} | {"within": told["within"]}
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, {check["name"]: check for check in document["checks"]} | {"within": document["within"]}
 
 
 def report(capsys: Output, *words: str | Path) -> dict[str, Any]:
     capsys.readouterr()
     main(["report", *map(str, words), "--json"])
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
 
 
 NO_SPEED = ("--slower", "100000")
@@ -134,10 +134,10 @@ def test_the_report_compares_with_the_run_that_is_given_or_named_by_a_tag(tmp_pa
     worse = train(tmp_path, "worse", spoil=0.05)
     named = train(tmp_path, "named", spoil=0.05, tags={"baseline": "base"})
     for words in ((worse, "--baseline", base), (worse, "--baseline", "base"), (named,)):
-        told = report(capsys, *words)
-        assert ["validation-drift"] == [finding["verdict"] for finding in told["findings"]]
-        assert ("base", pytest.approx(0.05)) == (told["baseline"]["name"], told["baseline"]["validation_delta"])
-        assert "validation-drift" in told["summary"]["checked"]
+        document = report(capsys, *words)
+        assert ["validation-drift"] == [finding["verdict"] for finding in document["findings"]]
+        assert ("base", pytest.approx(0.05)) == (document["baseline"]["name"], document["baseline"]["validation_delta"])
+        assert "validation-drift" in document["summary"]["checked"]
     alone = report(capsys, worse)
     assert ([], None) == (alone["findings"], alone["baseline"])
     assert "validation-drift" not in alone["summary"]["checked"]
@@ -181,7 +181,7 @@ def test_a_baseline_that_a_tag_names_and_nobody_has_is_said(tmp_path: Path, caps
 
 def test_a_real_run_in_half_precision_is_known_as_one(tmp_path: Path, capsys: Output) -> None:
     train(tmp_path, "base")
-    told = report(capsys, train(tmp_path, "half", half=True), "--baseline", "base")
-    assert "bfloat16" == told["run"]["precision"]
-    assert told["baseline"]["speedup"] > 0
-    assert "not-reproducible" not in [finding["verdict"] for finding in told["findings"]]
+    document = report(capsys, train(tmp_path, "half", half=True), "--baseline", "base")
+    assert "bfloat16" == document["run"]["precision"]
+    assert document["baseline"]["speedup"] > 0
+    assert "not-reproducible" not in [finding["verdict"] for finding in document["findings"]]

@@ -19,9 +19,9 @@ from tests.agent.streams import BROKEN, Stream, warm
 def test_numbers_that_are_not_finite_are_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"clip": float("inf"), "betas": [0.9, float("nan")]}
     written(warm().good(65536, loss=float("inf")).bye(), tmp_path, config=config)
-    told = as_json(capsys, tmp_path)
-    assert ["Infinity"] == [finding["evidence"]["loss"] for finding in told["findings"]]
-    assert {"clip": "Infinity", "betas": [0.9, "NaN"]} == told["run"]["config"]
+    document = as_json(capsys, tmp_path)
+    assert ["Infinity"] == [finding["evidence"]["loss"] for finding in document["findings"]]
+    assert {"clip": "Infinity", "betas": [0.9, "NaN"]} == document["run"]["config"]
 
 
 def test_names_from_a_run_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,11 +49,11 @@ def steering(value: Any) -> Any:
 def said_by_a_hostile_run(stream: Stream) -> Stream:
     tensors = [msgspec.structs.replace(tensor, name=tensor.name + STEERS) for tensor in stream.schema.tensors]
     schema = msgspec.structs.replace(stream.schema, tensors=tuple(tensors))
-    said = dict.fromkeys(("name", "project", "host"), f"x{STEERS}")
-    told = {name: {f"baseline{STEERS}": STEERS, "x": STEERS} for name in ("config", "tags", "environment")}
+    names = dict.fromkeys(("name", "project", "host"), f"x{STEERS}")
+    mappings = {name: {f"baseline{STEERS}": STEERS, "x": STEERS} for name in ("config", "tags", "environment")}
     for at, frame in enumerate(stream.frames):
         if isinstance(frame, Hello):
-            stream.frames[at] = msgspec.structs.replace(frame, schema=schema, **said, **told)
+            stream.frames[at] = msgspec.structs.replace(frame, schema=schema, **names, **mappings)
         elif isinstance(frame, Event):
             stream.frames[at] = msgspec.structs.replace(frame, data=steering(frame.data))
     stream.frames.append(Lost(f"cap{STEERS}", 1))
@@ -68,14 +68,14 @@ def test_nothing_that_a_run_says_steers_the_terminal(
     written(said_by_a_hostile_run(BROKEN[name]()), tmp_path)
     for words in (["report"], ["report", "--json"], ["report", "--postmortem", "-"], ["gate"], ["gate", "--json"]):
         main([words[0], str(tmp_path), *([str(tmp_path / RUN)] if words[0] == "gate" else []), *words[1:]])
-        said = capsys.readouterr()
-        assert len(said.out) > 100
-        assert "" == said.err
-        kept = "\n" + INVISIBLE_BREAK  # the latter keeps an @ from being a mention
-        assert set() == {sign for sign in said.out if not sign.isprintable() and sign not in kept}, words
+        output = capsys.readouterr()
+        assert len(output.out) > 100
+        assert "" == output.err
+        allowed = "\n" + INVISIBLE_BREAK  # the latter keeps an @ from being a mention
+        assert set() == {sign for sign in output.out if not sign.isprintable() and sign not in allowed}, words
 
 
 def test_json_with_signs_escaped_means_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(warm().bye(), tmp_path, name=STEERS, tags={STEERS: STEERS})
-    told = as_json(capsys, tmp_path)["run"]
-    assert (STEERS, {STEERS: STEERS}) == (told["name"], told["tags"])
+    run = as_json(capsys, tmp_path)["run"]
+    assert (STEERS, {STEERS: STEERS}) == (run["name"], run["tags"])

@@ -53,7 +53,7 @@ class Gate(torch.nn.Module):
 def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that keeps a checkpoint at step 10 and whose gradients are not finite from step 20 on."""
     folder = tmp_path_factory.mktemp("runs")
-    kept = tmp_path_factory.mktemp("kept")
+    checkpoints = tmp_path_factory.mktemp("kept")
     torch.manual_seed(3)
     gate = Gate()
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), gate, torch.nn.Linear(16, 1))
@@ -70,7 +70,7 @@ def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 scaler.update()
                 optimizer.zero_grad()
                 if step == 9:
-                    torch.save({"model": model.state_dict(), **state_of(optimizer, scaler)}, kept / "step10.pt")
+                    torch.save({"model": model.state_dict(), **state_of(optimizer, scaler)}, checkpoints / "step10.pt")
     return folder
 
 
@@ -165,10 +165,10 @@ def test_what_comes_from_a_run_calls_nobody_where_the_document_is_pasted(tmp_pat
     evil = "@everyone @octocat <!channel> <@U1> ![x](https://evil.example) &#64;here ` ~~x~~ \u202e #12\n# Title"
     stream = Stream().good().event("probe.failed", probe=evil, error=evil)
     written(stream.bye("exception", evil), tmp_path, name=evil, project=evil)
-    said = document(tmp_path, capsys)
-    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(said)
+    markdown = document(tmp_path, capsys)
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
     text = re.sub(r"<code>.*?</code>", "", html)  # where no service looks for anybody
     assert not re.search(r"@\w", text), text
     assert not any(markup in html for markup in ("<!channel>", "<@U1>", "<img", 'href="https://evil'))
-    assert "\u202e" not in said
+    assert "\u202e" not in markdown
     assert 1 == html.count("<h1>")

@@ -115,9 +115,9 @@ def test_a_path_without_a_journal_is_a_clear_error(
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     assert 2 == main(["report", str(tmp_path / path)])
-    told = capsys.readouterr().err
-    assert told.startswith("ammeter report: ")
-    assert str(tmp_path / path) in told
+    error = capsys.readouterr().err
+    assert error.startswith("ammeter report: ")
+    assert str(tmp_path / path) in error
 
 
 def test_a_stream_a_run_and_the_folder_of_all_runs_are_all_understood(
@@ -161,16 +161,16 @@ def test_who_died_without_a_goodbye_is_lost_and_who_lives_is_running(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(warm(), tmp_path / "died")
-    told = as_json(capsys, tmp_path / "died")
-    assert ["run-lost"] == [finding["verdict"] for finding in told["findings"]]
-    assert "lost" == told["run"]["state"]
+    document = as_json(capsys, tmp_path / "died")
+    assert ["run-lost"] == [finding["verdict"] for finding in document["findings"]]
+    assert "lost" == document["run"]["state"]
     living = Journal(tmp_path / "lives" / RUN / uuid.uuid4().hex)
     living.hello(Hello(RUN, living.folder.name, Schema()))
-    told = as_json(capsys, tmp_path / "lives")
+    document = as_json(capsys, tmp_path / "lives")
     living.close()
-    assert [] == told["findings"]
-    assert "running" == told["run"]["state"]
-    assert told["run"]["ended"] is None
+    assert [] == document["findings"]
+    assert "running" == document["run"]["state"]
+    assert document["run"]["ended"] is None
 
 
 def test_what_several_ranks_have_is_told_once_with_the_ranks(
@@ -179,10 +179,10 @@ def test_what_several_ranks_have_is_told_once_with_the_ranks(
     for rank in (0, 1, 2):
         stream = BROKEN["gradient-underflow"]() if rank else warm(60)
         written(stream.bye(), tmp_path, rank=rank, world_size=3)
-    told = as_json(capsys, tmp_path)
-    (finding,) = told["findings"]
+    document = as_json(capsys, tmp_path)
+    (finding,) = document["findings"]
     assert [1, 2] == finding["ranks"]
-    assert (3, 3) == (told["run"]["world_size"], told["run"]["ranks_reporting"])
+    assert (3, 3) == (document["run"]["world_size"], document["run"]["ranks_reporting"])
     assert "ranks 1, 2" in as_text(capsys, tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_the_report_does_not_depend_on_how_many_rows_are_read_at_a_time(
     stream = written(BROKEN["nonfinite-gradient"]().bye(), tmp_path)
     whole = diagnosis.diagnose(stream).as_json()
     for rows in (1, 7, 50):
-        monkeypatch.setattr(find, "ROWS", rows)
+        monkeypatch.setattr(find, "MAX_ROWS", rows)
         assert whole == diagnosis.diagnose(stream).as_json()
 
 
@@ -230,8 +230,8 @@ def test_a_thousand_steps_are_all_read(tmp_path: Path) -> None:
 
 def test_every_stream_of_the_tests_can_be_reported(tmp_path: Path) -> None:
     for name, make in {**streams.HEALTHY, **BROKEN}.items():
-        told = diagnosis.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
-        assert {} == told.faults
+        document = diagnosis.diagnose(written(make(), tmp_path / name.replace(" ", "-")))
+        assert {} == document.faults
 
 
 def test_what_a_finding_says_is_not_said_again_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,10 +60,10 @@ def test_the_gradient_norm_of_a_sharded_run_is_that_of_all_shards(
 ) -> None:
     written(reading([3, 6, 30]).bye(), tmp_path, 0)
     written(reading([4, 8, 40]).bye(), tmp_path, 1)
-    _, told, text = report(tmp_path, capsys)
+    _, document, text = report(tmp_path, capsys)
     reached = {"first": 5.0, "last": 50.0, "lowest": 5.0, "highest": 50.0, "last_step": 2, "read": 3}
-    assert reached == told["summary"]["grad_norm"]
-    assert "run" == told["summary"]["grad_norm_of"]
+    assert reached == document["summary"]["grad_norm"]
+    assert "run" == document["summary"]["grad_norm_of"]
     assert "gradient norm 5 at first, 50 at last, lowest 5, highest 50" in text
 
 
@@ -71,8 +71,8 @@ def test_where_a_shard_is_missing_the_norm_is_said_to_be_one_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(reading([3, 6]).bye(), tmp_path, 1)
-    _, told, text = report(tmp_path, capsys)
-    assert (3.0, "rank 1") == (told["summary"]["grad_norm"]["first"], told["summary"]["grad_norm_of"])
+    _, document, text = report(tmp_path, capsys)
+    assert (3.0, "rank 1") == (document["summary"]["grad_norm"]["first"], document["summary"]["grad_norm_of"])
     assert "gradient norm of rank 1 3 at first, 6 at last" in text
 
 
@@ -82,8 +82,8 @@ def test_without_shards_the_norm_of_the_first_rank_is_that_of_the_run(
     whole = [Tensor("a", (2, 3), "float32"), Tensor("b", (2,), "float32")]
     for rank in range(2):
         written(reading([3, 6], tensors=whole).bye(), tmp_path, rank)
-    _, told, text = report(tmp_path, capsys)
-    assert (3.0, "run") == (told["summary"]["grad_norm"]["first"], told["summary"]["grad_norm_of"])
+    _, document, text = report(tmp_path, capsys)
+    assert (3.0, "run") == (document["summary"]["grad_norm"]["first"], document["summary"]["grad_norm_of"])
     assert "gradient norm 3 at first, 6 at last" in text
 
 
@@ -99,21 +99,21 @@ def test_a_run_that_was_started_again_is_one_run_and_the_rank_that_died_is_no_lo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     restarted(tmp_path)
-    code, told, text = report(tmp_path, capsys)
-    assert (0, []) == (code, told["findings"])
-    assert ("ended", "exit", 2) == tuple(told["run"][name] for name in ("state", "goodbye", "last_step"))
-    assert (2, 2) == (told["run"]["world_size"], told["run"]["ranks_reporting"])
+    code, document, text = report(tmp_path, capsys)
+    assert (0, []) == (code, document["findings"])
+    assert ("ended", "exit", 2) == tuple(document["run"][name] for name in ("state", "goodbye", "last_step"))
+    assert (2, 2) == (document["run"]["world_size"], document["run"]["ranks_reporting"])
     assert "2, because the ranks were restarted; one ended at step 1 (lost: killed by SIGKILL)" in text
 
 
 def test_lives_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     restarted(tmp_path)
-    _, told, _ = report(tmp_path, capsys)
-    assert (5, 5) == (told["summary"]["steps"], told["summary"]["applied"])
+    _, document, _ = report(tmp_path, capsys)
+    assert (5, 5) == (document["summary"]["steps"], document["summary"]["applied"])
     reached = {"first": 5.0, "last": 100.0, "lowest": 5.0, "highest": 100.0, "last_step": 2, "read": 4}
-    assert reached == told["summary"]["grad_norm"]
-    assert 5.0 == told["summary"]["seconds"]
-    lives = [(life["last_step"], life["state"], life["goodbye"]) for life in told["run"]["lives"]]
+    assert reached == document["summary"]["grad_norm"]
+    assert 5.0 == document["summary"]["seconds"]
+    lives = [(life["last_step"], life["state"], life["goodbye"]) for life in document["run"]["lives"]]
     assert [(1, "lost", "lost: killed by SIGKILL"), (2, "ended", "exit")] == lives
 
 
@@ -122,9 +122,9 @@ def test_the_last_lifes_death_is_the_runs(tmp_path: Path, capsys: pytest.Capture
     written(reading([4]).bye("lost"), tmp_path, 1)
     written(reading([3], began=100).bye("exit"), tmp_path, 0, began=100)
     written(reading([4], began=100).bye("lost"), tmp_path, 1, began=100)
-    code, told, _ = report(tmp_path, capsys)
-    assert (3, ["run-lost"]) == (code, [finding["verdict"] for finding in told["findings"]])
-    assert ([1], "lost") == (told["findings"][0]["ranks"], told["run"]["state"])
+    code, document, _ = report(tmp_path, capsys)
+    assert (3, ["run-lost"]) == (code, [finding["verdict"] for finding in document["findings"]])
+    assert ([1], "lost") == (document["findings"][0]["ranks"], document["run"]["state"])
 
 
 def test_a_process_that_ran_beside_another_of_its_rank_was_not_replaced_by_it(
@@ -132,6 +132,10 @@ def test_a_process_that_ran_beside_another_of_its_rank_was_not_replaced_by_it(
 ) -> None:
     written(reading([3] * 20).bye("lost"), tmp_path, 0)
     written(reading([4], began=5).bye("exit"), tmp_path, 0, began=5)
-    code, told, text = report(tmp_path, capsys)
-    assert (3, ["run-lost"], []) == (code, [finding["verdict"] for finding in told["findings"]], told["run"]["lives"])
+    code, document, text = report(tmp_path, capsys)
+    assert (3, ["run-lost"], []) == (
+        code,
+        [finding["verdict"] for finding in document["findings"]],
+        document["run"]["lives"],
+    )
     assert "restarted" not in text

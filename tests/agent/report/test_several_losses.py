@@ -100,12 +100,12 @@ def test_a_gan_that_really_trains_has_its_losses_in_the_report(
     losses = list(as_json(capsys, tmp_path)["summary"]["losses"].values())
     assert [(0.0, 7.0, 8), (2.0, "NaN", 8)] == [(column["first"], column["last"], column["read"]) for column in losses]
     assert "NaN at last (step 7)" in as_text(capsys, tmp_path)
-    (told,) = [
+    (reported_finding,) = [
         reported
         for reported in diagnosis.diagnose(tmp_path / run.id).findings
         if reported.finding.verdict == "nonfinite-loss"
     ]
-    assert "Loss of test_several_losses.py:" in told.finding.title
+    assert "Loss of test_several_losses.py:" in reported_finding.finding.title
 
 
 def test_at_last_is_the_last_step_and_what_was_not_read_in_it_says_so(

@@ -31,18 +31,18 @@ def rank(started: int, stepped: int | None, **said: Any) -> Any:
 
 
 def test_the_first_price_that_fits_the_model_counts() -> None:
-    found = from_environment(
+    known = from_environment(
         environment={"AMMETER_SERVER_COST_PER_HOUR": "NVIDIA H200=4.10, NVIDIA A100*=2.00,NVIDIA*=1"}
     ).cost_per_hour
     models = ("NVIDIA H200", "nvidia a100-SXM4-80GB", "NVIDIA L4", "x86_64", None)
-    assert [4.1, 2.0, 1.0, None, None] == [prices.of(found, model) for model in models]
+    assert [4.1, 2.0, 1.0, None, None] == [prices.of(known, model) for model in models]
 
 
-@pytest.mark.parametrize("said", ["4.10", "NVIDIA H200=", "=4", "NVIDIA H200=much", "*=-1", "*=nan", "*=1e9"])
-def test_a_price_that_is_none_is_refused_by_name_and_remedy(said: str) -> None:
+@pytest.mark.parametrize("setting", ["4.10", "NVIDIA H200=", "=4", "NVIDIA H200=much", "*=-1", "*=nan", "*=1e9"])
+def test_a_price_that_is_none_is_refused_by_name_and_remedy(setting: str) -> None:
     with pytest.raises(SettingsError, match=r"AMMETER_SERVER_COST_PER_HOUR is .*use a model, = and dollars") as wrong:
-        from_environment(environment={"AMMETER_SERVER_COST_PER_HOUR": said})
-    assert repr(said) in str(wrong.value)
+        from_environment(environment={"AMMETER_SERVER_COST_PER_HOUR": setting})
+    assert repr(setting) in str(wrong.value)
 
 
 def test_a_run_costs_the_time_of_its_ranks_by_their_own_clocks() -> None:
@@ -78,8 +78,8 @@ def test_an_epoch_lasts_from_its_first_number_to_the_next_whatever_they_count_fr
 
 
 def test_an_epoch_that_is_logged_late_or_in_parts_counts_as_well() -> None:
-    said = [(0, Event("values.logged", step, step * SECOND, {"epoch": step / 50})) for step in (10, 20, 35)]
-    assert 50.0 == pytest.approx(epoch_times.seconds(advance({}, view(Schema(), (), said))))
+    logged = [(0, Event("values.logged", step, step * SECOND, {"epoch": step / 50})) for step in (10, 20, 35)]
+    assert 50.0 == pytest.approx(epoch_times.seconds(advance({}, view(Schema(), (), logged))))
 
 
 def test_without_two_epochs_the_configs_steps_per_epoch_tell_how_long_one_is() -> None:
@@ -105,8 +105,8 @@ def test_a_runs_cost_is_told_by_run_by_epoch_and_for_the_fleet(client: httpx.Cli
     run = f"/api/v1/runs/{streams[0].run}"
     wait_until(lambda: client.get(run).json()["state"] == "ended")
     dollars, per_epoch = 2 * 4.0, 2 * 4.0 * 36_000 * 0.1 / 3600
-    told = client.get(run).json()
-    assert (dollars, pytest.approx(per_epoch)) == (told["cost_dollars"], told["cost_per_epoch_dollars"])
+    answer = client.get(run).json()
+    assert (dollars, pytest.approx(per_epoch)) == (answer["cost_dollars"], answer["cost_per_epoch_dollars"])
     shown = scrape(client)
     assert dollars == shown['ammeter_fleet_cost_dollars_total{project="demo"}']
 

@@ -33,8 +33,8 @@ def training(client: httpx.Client, world_size: int = 1) -> Stream:
 
 
 def told(client: httpx.Client, stream: Stream) -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"/api/v1/runs/{stream.run}").json()
-    return found
+    run: dict[str, Any] = client.get(f"/api/v1/runs/{stream.run}").json()
+    return run
 
 
 def test_a_device_is_told_with_the_labels_of_dcgm_exporter(client: httpx.Client) -> None:
@@ -115,6 +115,6 @@ def test_a_host_that_falls_silent_is_no_incident(client: httpx.Client, tmp_path:
     later = time.time_ns() + 20 * SILENCE_NS
     tick(store, later, 0)
     with store.reading() as connection:
-        found = [(row.stream, row.verdict) for row in connection.execute(select(findings))]
+        stored = [(row.stream, row.verdict) for row in connection.execute(select(findings))]
     store.close()
-    assert [(rank.stream, "run-lost")] == found
+    assert [(rank.stream, "run-lost")] == stored

@@ -60,8 +60,8 @@ def test_a_run_is_late_as_soon_as_it_is_and_in_time_once_it_is_over() -> None:
     assert None is of_time(tags, HOUR, 2 * HOUR, over=False)
     assert "expected" == of_time(tags, HOUR, 3 * HOUR, over=True)
     assert "late" == of_time(tags, HOUR, 3 * HOUR + 1, over=False)
-    for said in ("", "soon", "-1", "nan", "inf", "0", "1e9", None):
-        assert None is of_time({"expected_hours": said}, HOUR, 90 * HOUR, over=True)
+    for hours in ("", "soon", "-1", "nan", "inf", "0", "1e9", None):
+        assert None is of_time({"expected_hours": hours}, HOUR, 90 * HOUR, over=True)
     assert None is of_time({}, HOUR, 90 * HOUR, over=True)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Table, select, text
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
-from ammeter_server.db import Connection, Row, column_codec, connect, step_tables, tables
+from ammeter_server.db import Connection, Row, column_codec, connect, integer_codec, step_tables, tables
 
 Rows = dict[str, list[tuple[int, bytes]]]
 """Stream -> (step, the bits of its row)."""
@@ -125,7 +125,7 @@ def _compacted(connection: Connection, run: str, schemas: Mapping[tuple[str, str
                 values[part.part * column_codec.COLUMNS_PER_PART + which] = column_codec.unpack(
                     header.few or part.data[header.data], row.rows
                 )
-        steps, times = (column_codec.unpack_integers(block, row.rows) for block in (row.steps, row.times))
+        steps, times = (integer_codec.unpack_integers(block, row.rows) for block in (row.steps, row.times))
         found.setdefault(row.stream, []).extend(bits(block.View(schema, steps, times, values)))
     return found
 

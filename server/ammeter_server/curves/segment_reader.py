@@ -15,6 +15,7 @@ from ammeter.wire.columns import Floats, Ints
 from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk, RowsInMemory, measured_chunks, places_of
 from ammeter_server.db import Row, Store, column_codec
+from ammeter_server.db.integer_codec import unpack_integers
 from ammeter_server.db.queries.steps.columns import StoredColumn, stored_columns
 from ammeter_server.db.queries.steps.stream_info import StreamInfo
 
@@ -61,7 +62,7 @@ class SegmentReader:
 
     def rows_of(self, segment: Row[Any]) -> tuple[slice, RowsInMemory, int]:
         """Returns the segment's rows between the steps, and the number of all its rows."""
-        steps, times = (column_codec.unpack_integers(packed, segment.rows) for packed in (segment.steps, segment.times))
+        steps, times = (unpack_integers(packed, segment.rows) for packed in (segment.steps, segment.times))
         within = self.query.within(steps)
         return within, RowsInMemory(steps[within], times[within]), segment.rows
 
@@ -98,8 +99,8 @@ class _SegmentRows:
         numbers, begins = np.unique(places >> 16, return_index=True)
         for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], len(places)], strict=True):
             segment, inside = self.segments[number], places[begin:end] & 0xFFFF
-            steps[begin:end] = column_codec.unpack_integers(segment.steps, segment.rows, inside)
-            times[begin:end] = column_codec.unpack_integers(segment.times, segment.rows, inside)
+            steps[begin:end] = unpack_integers(segment.steps, segment.rows, inside)
+            times[begin:end] = unpack_integers(segment.times, segment.rows, inside)
         return steps, times
 
     def steps_at(self, places: Ints) -> Ints:
@@ -107,7 +108,7 @@ class _SegmentRows:
         for number in np.unique(places >> 16).tolist():
             if number not in self._steps:  # all columns need the same steps
                 segment = self.segments[number]
-                self._steps[number] = column_codec.unpack_integers(segment.steps, segment.rows)
+                self._steps[number] = unpack_integers(segment.steps, segment.rows)
             mask = places >> 16 == number
             steps[mask] = self._steps[number][places[mask] & 0xFFFF]
         return steps
@@ -120,7 +121,7 @@ class _SegmentRows:
     def _bound(self, step: int) -> int:
         number = bisect_left(self.segments, step, key=lambda segment: int(segment.last_step))
         segment = self.segments[min(number, len(self.segments) - 1)]
-        return number << 16 | int(np.searchsorted(column_codec.unpack_integers(segment.steps, segment.rows), step))
+        return number << 16 | int(np.searchsorted(unpack_integers(segment.steps, segment.rows), step))
 
     def coarse(self, stored: Sequence[StoredColumn]) -> tuple[Ints, Floats]:
         """Returns (positions, values) of one column from its coarse levels.

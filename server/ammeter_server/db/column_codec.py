@@ -8,7 +8,6 @@ copied and not decoded.
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import zstandard
 
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
+from ammeter_server.db.compression import ZSTD_LEVEL, decompress
 
 COLUMNS_PER_PART = 8
 """Columns in one database row. With one column of 2,000 steps per row, a third of each 4 KB page would stay empty."""
@@ -30,8 +30,6 @@ BUCKET_VALUES = 512
 MAX_COMPRESSED_SHARE = 0.97
 """A plane is compressed if that saves at least 3 %: below that, unpacking costs more than the space is worth."""
 
-ZSTD_LEVEL = 1
-"""Level of zstd. Planes are noise or nearly constant: level 3 is a little slower and its output a little larger."""
 
 _ALL_ROWS, _MASKED_ROWS = 0, 1
 _CONSTANT, _PACKED, _PLAIN = 0, 1, 2
@@ -39,9 +37,6 @@ _ENTRY = struct.Struct("<BIIIIIff")
 """Column number; bytes of its coarse level, of its values in the head, of its values in data; numbers of measured and
 of non-finite values; lowest and highest finite value."""
 
-_INTEGERS_HEADER = struct.Struct("<qqBB")
-"""Header of steps or times: start and slope of the line, bytes per difference, whether the differences are
-compressed."""
 
 _PLACES, _KINDS = ("odd_at", "<u2", 2), ("odd", "u1", 2)
 COARSE = np.dtype(
@@ -52,7 +47,6 @@ COARSE = np.dtype(
 Positions are rows of the segment. A bucket without finite values has low > high.
 """
 
-_of_thread = threading.local()
 
 NONFINITE_VALUES = np.array([np.nan, np.inf, -np.inf], np.float32)
 
@@ -135,7 +129,7 @@ def unpack(data: bytes, rows: int) -> Floats:
         return _joined(memoryview(data)[1:], rows)
     values = np.full(rows, ABSENT, np.float32)
     size = int.from_bytes(data[1:3], "little")
-    bits = _decompress(data[3 : 3 + size], (rows + 7) // 8)
+    bits = decompress(data[3 : 3 + size], (rows + 7) // 8)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).view(np.bool_)
     values[mask] = _joined(memoryview(data)[3 + size :], int(mask.sum()))
     return values
@@ -190,42 +184,6 @@ def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
     return buckets, np.concatenate(places).astype(np.int64), np.concatenate(values)
 
 
-def pack_integers(numbers: Ints) -> bytes:
-    """Packs steps or times exactly.
-
-    Stores their differences from a straight line, with the fewest bytes that all of them fit in.
-    """
-    base, slope = int(numbers[0]), (int(numbers[-1]) - int(numbers[0])) // max(1, len(numbers) - 1)
-    differences = numbers - _line(base, slope, np.arange(len(numbers)))
-    if not differences.any():
-        return _INTEGERS_HEADER.pack(base, slope, 0, _PLAIN)
-    size = next(size for size in (1, 2, 4, 8) if _fits(differences, size))
-    plain = differences.astype(f"<i{size}").tobytes()
-    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(plain)
-    if len(packed) < len(plain) // 2:  # plain differences can be read singly, without the others
-        return _INTEGERS_HEADER.pack(base, slope, size, _PACKED) + packed
-    return _INTEGERS_HEADER.pack(base, slope, size, _PLAIN) + plain
-
-
-def unpack_integers(data: bytes, rows: int, places: Ints | None = None) -> Ints:
-    """Unpacks int64 steps or times of all rows, or of the given rows."""
-    base, slope, size, kind = _INTEGERS_HEADER.unpack_from(data)
-    wanted = np.arange(rows) if places is None else places
-    line = _line(base, slope, wanted)
-    if not size:
-        return line
-    plain = memoryview(data)[_INTEGERS_HEADER.size :]
-    differences = np.frombuffer(_decompress(plain, rows * size) if kind == _PACKED else plain, f"<i{size}")
-    numbers: Ints = line + differences[wanted]
-    return numbers
-
-
-def _line(base: int, slope: int, places: Ints) -> Ints:
-    line: Ints = places * np.int64(slope)
-    line += base
-    return line
-
-
 def _column(
     which: int, column: Floats, mask: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
 ) -> tuple[bytes, bytes, bytes, bytes]:
@@ -275,19 +233,12 @@ def _joined(planes: memoryview, count: int) -> Floats:
             at += 2
         elif kind == _PACKED:
             begin, size = at + 3, int.from_bytes(planes[at + 1 : at + 3], "little")
-            bytes_of[:, plane] = np.frombuffer(_decompress(planes[begin : begin + size], count), np.uint8)
+            bytes_of[:, plane] = np.frombuffer(decompress(planes[begin : begin + size], count), np.uint8)
             at = begin + size
         else:
             bytes_of[:, plane] = np.frombuffer(planes[at + 1 : at + 1 + count], np.uint8)
             at += 1 + count
     return bytes_of.view("<f4").reshape(-1)
-
-
-def _decompress(data: bytes | memoryview, size: int) -> bytes:
-    if not hasattr(_of_thread, "decompressor"):  # creating one takes longer than this decompression
-        _of_thread.decompressor = zstandard.ZstdDecompressor()
-    plain: bytes = _of_thread.decompressor.decompress(data, max_output_size=size)
-    return plain
 
 
 def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:
@@ -299,8 +250,3 @@ def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:
 def _kind(values: Floats) -> npt.NDArray[np.uint8]:
     """Returns the index in ODD of each non-finite value."""
     return np.where(np.isnan(values), 0, np.where(values > 0, 1, 2)).astype(np.uint8)
-
-
-def _fits(numbers: Ints, size: int) -> bool:
-    limits = np.iinfo(f"<i{size}")
-    return bool(limits.min <= numbers.min() and numbers.max() <= limits.max)

@@ -20,6 +20,7 @@ from ammeter.wire import frames
 from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db import column_codec as columns
 from ammeter_server.db.batched import Pace, in_slices
+from ammeter_server.db.integer_codec import pack_integers
 from ammeter_server.db.queries import compaction
 
 MAX_SEGMENT_ROWS = 4096
@@ -220,7 +221,7 @@ class Compaction:
         rows = [{**key, "part": part, **column._asdict()} for part, column in columns.pack(view.values)]
         in_slices(self.store, rows, self._add_columns, self._writing)
         extent = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
-        stamps = {"steps": columns.pack_integers(view.steps), "times": columns.pack_integers(view.times)}
+        stamps = {"steps": pack_integers(view.steps), "times": pack_integers(view.times)}
         with self.store.writing(durable=False) as connection:
             self._renew_lease(connection)
             compaction.add_segment(connection, {**key, **extent, **stamps})

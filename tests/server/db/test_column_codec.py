@@ -10,7 +10,7 @@ from ammeter.wire import columns as block
 from ammeter.wire.columns import Floats
 from ammeter.wire.frames import ABSENT_BITS
 from ammeter_server.db import column_codec
-from ammeter_server.db.column_codec import BUCKET_VALUES, COLUMNS_PER_PART, ColumnHeader, pack_integers, unpack_integers
+from ammeter_server.db.column_codec import BUCKET_VALUES, COLUMNS_PER_PART, ColumnHeader
 
 
 def stored(values: Floats) -> dict[int, tuple[ColumnHeader, bytes]]:
@@ -94,17 +94,3 @@ def test_the_coarse_level_has_the_extremes_and_the_first_and_last_of_what_is_no_
     true = dict(zip(places.tolist(), values.tolist(), strict=True))
     shown = np.array([true[place] for place in found.tolist()], np.float32)
     assert np.array_equal(shown, numbers, equal_nan=True)
-
-
-@settings(max_examples=150, deadline=None)
-@given(hnp.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 2**63 - 1)))
-def test_steps_and_times_come_back_whole_and_in_part(numbers: np.ndarray) -> None:
-    packed = pack_integers(np.sort(numbers))
-    every = unpack_integers(packed, len(numbers))
-    assert np.sort(numbers).tolist() == every.tolist()
-    some = np.arange(len(numbers) - 1, -1, -2)
-    assert every[some].tolist() == unpack_integers(packed, len(numbers), some).tolist()
-
-
-def test_steps_without_a_gap_take_18_bytes() -> None:
-    assert 18 == len(pack_integers(np.arange(10**6, 10**6 + 4096)))

@@ -204,7 +204,7 @@ def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, mon
         connection.execute(other)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(compaction, "add_columns", slow)
-    with pytest.raises(LeaseLostError, match="was taken over"):
+    with pytest.raises(LeaseLostError, match="another worker took it over"):
         compact(store, fed.run, fed.stream, "slow")
     assert 0 == counted(store, fed)["segments"]
     assert told(fed.fed) == told(fed.views())

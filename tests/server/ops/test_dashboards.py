@@ -145,7 +145,7 @@ def test_what_is_asked_of_the_collector_is_shown_only_where_it_answers(panel: di
     for query in (query for query in queries(panel) if "ammeter_" in query):
         job = "ammeter-collector" if "ammeter_collector_" in query else "ammeter"
         assert query.endswith(f') and on () (max(up{{job="{job}"}}) == 1)')
-        assert panel["fieldConfig"]["defaults"]["noValue"].endswith(("collector down", "else not known"))
+        assert panel["fieldConfig"]["defaults"]["noValue"].endswith(("the collector is down", "otherwise unknown"))
 
 
 @pytest.mark.parametrize("panel", PANELS)

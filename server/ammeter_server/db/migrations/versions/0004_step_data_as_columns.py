@@ -9,7 +9,7 @@ from alembic import op
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
-from ammeter_server.db import column_codec
+from ammeter_server.db import column_codec, integer_codec
 
 revision = "0004"
 down_revision = "0003"
@@ -183,7 +183,7 @@ def _blocks_of_segments(bind: sa.Connection) -> None:
             for which, header in column_codec.read_head(bytes(head), range(column_codec.COLUMNS_PER_PART)).items():
                 place = part * column_codec.COLUMNS_PER_PART + which
                 values[place] = column_codec.unpack(header.few or bytes(data)[header.data], row.rows)
-        steps, times = (column_codec.unpack_integers(bytes(packed), row.rows) for packed in (row.steps, row.times))
+        steps, times = (integer_codec.unpack_integers(bytes(packed), row.rows) for packed in (row.steps, row.times))
         chunk = block.pack(block.View(schema, steps, times, values))
         bind.execute(
             sa.text(

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, select
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
-from ammeter_server.db.column_codec import unpack_integers
 from ammeter_server.db.engine import Store
+from ammeter_server.db.integer_codec import unpack_integers
 from ammeter_server.db.queries.steps.columns import stored_columns
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection, StreamInfo, reduced_schema, stream_info
 from ammeter_server.db.step_tables import chunks, segments

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Row, select
 
 from ammeter.wire import columns, frames
 from ammeter.wire.columns import Ints
-from ammeter_server.db.column_codec import unpack_integers
 from ammeter_server.db.engine import Store
+from ammeter_server.db.integer_codec import unpack_integers
 from ammeter_server.db.queries.steps.rows import segments_of
 from ammeter_server.db.queries.steps.stream_info import StreamInfo, stream_info
 from ammeter_server.db.step_tables import chunks

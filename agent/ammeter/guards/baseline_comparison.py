@@ -26,7 +26,7 @@ MAX_TIME_SHARE = 0.002
 Their cost grows with the length of the run.
 """
 
-MIN_SECONDS = 1.0
+MIN_INTERVAL_SECONDS = 1.0
 """Minimum time between two comparisons that no validation triggers."""
 
 NEW_RUN = "new run"
@@ -61,7 +61,7 @@ class BaselineComparison:
         self._reading = LifeReader(stream.name if stream is not None else "", baseline.metrics)
         self._metrics = baseline.metrics
         self._clock = clock
-        self._due, self._validated = clock() + MIN_SECONDS, False
+        self._due, self._validated = clock() + MIN_INTERVAL_SECONDS, False
 
     def add(self, view: View) -> None:
         self._reading.add(view)
@@ -78,7 +78,7 @@ class BaselineComparison:
         self._validated = False
         findings = list(self._findings())
         seconds = self._clock() - began
-        self._due = began + max(MIN_SECONDS, seconds / MAX_TIME_SHARE)
+        self._due = began + max(MIN_INTERVAL_SECONDS, seconds / MAX_TIME_SHARE)
         return findings
 
     def _findings(self) -> Sequence[Finding]:

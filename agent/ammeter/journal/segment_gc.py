@@ -23,7 +23,7 @@ from ammeter.journal.layout import (
 from ammeter.journal.process_lock import lock, unlock
 from ammeter.journal.reader import ended, offset_after
 from ammeter.wire.codec import encode, scan
-from ammeter.wire.frames import ASKED_TO_END, Bye, Event, Frame, Lost, Steps
+from ammeter.wire.frames import REQUESTED_ENDS, Bye, Event, Frame, Lost, Steps
 
 TERMINATED_FILE = "terminated"
 """A file in the stream's folder, not empty once SIGTERM has reached a process that had no handler for it."""
@@ -150,7 +150,7 @@ def _append_bye(folder: Path, now: int, ending: Ending) -> bool:
 
 def _bye(folder: Path, step: int, now: int, ending: Ending) -> Bye:
     cause: dict[str, Any] = {"ended_by": ending.ended_by, "memory_limit": ending.memory_limit}
-    if ending.ended_by in ASKED_TO_END:
+    if ending.ended_by in REQUESTED_ENDS:
         return Bye("signal", step, now, ending.description, **cause)
     if size_of(folder / TERMINATED_FILE) > 0 or ending.description == BY_SIGTERM:
         return Bye("signal", step, now, "SIGTERM")

@@ -63,7 +63,7 @@ class SignalRecord:
         return next(sigterms, None)
 
     def ended_by(self, environment: Mapping[str, str], now: float) -> str:
-        """Returns the key of wire.frames.ASKED_TO_END for a process that SIGTERM ended.
+        """Returns the key of wire.frames.REQUESTED_ENDS for a process that SIGTERM ended.
 
         now: seconds since the epoch.
         """

@@ -207,9 +207,9 @@ def _resident() -> float | None:
     """Resident set size in bytes; None without /proc. The second number of statm is in pages (proc(5))."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
-            return float(file.read(128).split()[1]) * _PAGE
+            return float(file.read(128).split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):  # not Linux, or a sandbox without /proc
         return None
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -227,7 +227,7 @@ ENDED_BY: dict[str, str] = {
 }
 """Known causes of the end of a process, as an observer determined them."""
 
-ASKED_TO_END = frozenset(ENDED_BY) - {"oom-killer"}
+REQUESTED_ENDS = frozenset(ENDED_BY) - {"oom-killer"}
 """The causes in which a person or another program requested the end."""
 
 

@@ -65,7 +65,7 @@ class Outcomes:
         attempted = row.stepped | row.skipped if row.skipped else row.stepped
         if not attempted:
             return
-        skipped = skipped_in(row) if row.skipped or row.fused else _NONE
+        skipped = skipped_in(row) if row.skipped or row.fused else _NO_OPTIMIZERS
         lopsided = self._lopsided(row, skipped) if skipped else None
         for key in attempted:
             record = self._records.get(key)
@@ -165,7 +165,7 @@ class Outcomes:
         return name_of(optimizer) + (f" of {watched.tensors[indices[0]].name}" if indices else "")
 
 
-_NONE: frozenset[int] = frozenset()
+_NO_OPTIMIZERS: frozenset[int] = frozenset()
 
 
 def _kinds(kind: type) -> list[type]:

@@ -20,7 +20,7 @@ MAX_CONTAINER_ENTRIES = 64
 
 MAX_DEPTH = 6
 
-_READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_READABLE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Numbers(NamedTuple):
@@ -65,7 +65,7 @@ def inside(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple
 
 def is_readable(tensor: torch.Tensor) -> bool:
     return (
-        tensor.dtype in _READ
+        tensor.dtype in _READABLE_DTYPES
         and tensor.layout is torch.strided
         and has_numbers(tensor)
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -58,7 +58,7 @@ class Weights:
         ]
 
     def finish(self, row: Row) -> None:
-        parts: list[Part] = row.raw.get("weights", _NONE)
+        parts: list[Part] = row.raw.get("weights", _NO_PARTS)
         if parts:
             _fill(row, parts)
         if "copies" in row.raw:
@@ -124,7 +124,7 @@ class Weights:
         return reader
 
 
-_NONE: list[Part] = []
+_NO_PARTS: list[Part] = []
 
 
 def _fill(row: Row, parts: list[Part]) -> None:

@@ -1,0 +1,112 @@
+"""Title, cause and fix of a scale-collapse finding."""
+
+from __future__ import annotations
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MIN_USEFUL_SCALE
+from ammeter.verdicts.loss_scale.collapse_state import State
+
+
+def cause(state: State) -> str:
+    opened = state.opened
+    return (
+        f"GradScaler skipped {state.lost_steps} steps from {opened.first} to {opened.last} because their gradients"
+        f" contained NaN or Inf{_scales(state)}. {_before(state)}{_after(state)}"
+        f"{state.frontier.words()}{_outlook(state)}"
+    )
+
+
+def title(state: State) -> str:
+    if not state.constant:
+        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}"
+    resumed = state.resumed >= 0
+    steps = f"Every step from {state.opened.first} to {state.opened.last} was" if resumed else "Every step is"
+    return f"{steps} skipped at a loss scale of {state.to_scale:.6g}"
+
+
+def _scales(state: State) -> str:
+    if state.constant:
+        return f", while the loss scale stayed {wording.scale(state.to_scale)}"
+    return f", so the loss scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.to_scale)}"
+
+
+def _before(state: State) -> str:
+    """Describes how these scales performed before."""
+    if state.had_been_applied:
+        known = "this scale" if state.constant else "the first of these scales"
+        known = wording.scale(state.good_scale) if state.good_scale < state.from_scale else known
+        worked = "had worked" if state.good_scale > INVERSE_INFINITE_SCALE else "had been used in an applied step"
+        return f"Before, {known} {worked}."
+    return (
+        "The collapse began above the scale of the last applied step."
+        if state.highest
+        else "No step was applied before."
+    )
+
+
+def _after(state: State) -> str:
+    """Describes the scales of the failures, and whether a lower scale helped."""
+    if state.resumed >= 0:
+        again = f" Steps are applied again since step {state.resumed}"
+        if state.resumed_scale < state.lowest:
+            return (
+                f"{again}, at a scale of {wording.scale(state.resumed_scale)}, so either the gradients overflow above"
+                " it, or the bad batches have passed."
+            )
+        return f"{again}, so the bad batches have passed."
+    if state.lowest <= MIN_USEFUL_SCALE:
+        return f" The gradients are non-finite at any scale that was tried, down to {wording.scale(state.lowest)}."
+    if state.weights_nonfinite >= state.opened.first:
+        return f" The weights contain NaN or Inf, read at step {state.weights_nonfinite}."
+    return " An overflow is still possible: no step has failed at a scale of 1 or less."
+
+
+def _outlook(state: State) -> str:
+    """Describes the effect of a further falling scale."""
+    if state.constant or state.resumed >= 0:
+        return ""
+    if state.steps_left:
+        return (
+            f" After {wording.count(state.steps_left, 'more skipped step')} 1/scale becomes infinite, and unscale_"
+            " turns finite gradients into NaN."
+        )
+    return " 1/scale is infinite now: unscale_ turns finite gradients into NaN, and GradScaler does not skip that."
+
+
+def fix(state: State) -> str:
+    opened, place = state.opened, state.frontier
+    first = opened.first
+    if state.weights_nonfinite >= first:
+        return (
+            "Stop the run: the weights contain NaN or Inf themselves, which neither another batch nor a lower scale"
+            f" repairs. {_restart(state)} Check the last applied step before that for the reason, then the memory"
+            " of the host and the GPU."
+        )
+    repair = (
+        f"fix {place.module or 'the operation that makes the gradients non-finite'}: check it for an overflow, a"
+        " division or a missing eps, or run it in float32"
+    )
+    if state.resumed >= 0:
+        return (
+            f"Run one batch of the steps from {first} to {opened.last} with GradScaler(init_scale=1). If its gradients"
+            f" are finite, it was an overflow and the lower scale is right; if not, {repair}."
+        )
+    if state.lowest > MIN_USEFUL_SCALE:
+        return (
+            "Check whether steps are applied again before the scale has fallen to 1: then it was an overflow. If not,"
+            f" stop the run and {repair}. {_restart(state)}"
+        )
+    return f"Stop the run and {repair}. Do not lower the scale further. {_restart(state)}"
+
+
+def _restart(state: State) -> str:
+    first = state.opened.first
+    if state.weights_nonfinite >= first or not state.steps_left:
+        return f"Restore {wording.earlier(first)} and continue with a new GradScaler."
+    if state.partly_applied:
+        return (
+            f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use a new"
+            " GradScaler."
+        )
+    before = f", or from {wording.earlier(first)}" if first > 0 else ""
+    return f"The skipped steps changed no weight: continue from the current weights{before}, with a new GradScaler."

@@ -72,7 +72,7 @@ def test_a_database_of_another_shape_is_not_ready(tmp_path: Path) -> None:
         connection.close()
         answer = client.get("/readyz")
     assert 503 == answer.status_code
-    assert "has shape 0001" in answer.json()["detail"]
+    assert "has schema 0001" in answer.json()["detail"]
     assert "ammeter-server migrate" in answer.json()["detail"]
 
 

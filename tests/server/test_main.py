@@ -115,7 +115,7 @@ def test_a_new_token_is_printed_once_and_works(tmp_path: Path, capsys: pytest.Ca
 def test_migrate_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["migrate", "--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
     assert [0, 0] == [main(words), main(words)]
-    assert ["(it had None)", f"(it had {migrations.newest()})"] == [
+    assert ["(before: None)", f"(before: {migrations.newest()})"] == [
         line[line.index("(") :] for line in capsys.readouterr().out.splitlines()
     ]
 

@@ -72,8 +72,12 @@ def train(
         steps.zero_grad()
     if run:
         run.close()
-    tensors = [*net.state_dict().values(), *(each for state in steps.state.values() for each in state.values())]
-    bits = [each.detach().contiguous().view(-1).numpy().tobytes() for each in tensors if isinstance(each, torch.Tensor)]
+    tensors = [*net.state_dict().values(), *(value for state in steps.state.values() for value in state.values())]
+    bits = [
+        tensor.detach().contiguous().view(-1).numpy().tobytes()
+        for tensor in tensors
+        if isinstance(tensor, torch.Tensor)
+    ]
     scale = [repr(scaler.state_dict()).encode()] if scaler else []
     return [*bits, *scale, torch.get_rng_state().numpy().tobytes()], run.id if run else ""
 
@@ -115,7 +119,7 @@ def test_under_a_mode_and_a_profiler_of_the_program_it_is_the_same_and_they_see_
     for folder in (None, tmp_path):
         with Mode() as mode, torch.profiler.profile() as profiled:
             bits, _ = train("fp16", "SGD", 1, folder, preset=preset, replay=True)
-        names = sorted(each.name for each in profiled.events() if each.name.startswith("aten::"))
+        names = sorted(event.name for event in profiled.events() if event.name.startswith("aten::"))
         found.append((bits, mode.seen, names if preset == "none" else []))
     assert found[0] == found[1]
 
@@ -151,5 +155,5 @@ def test_the_gradient_of_a_product_is_the_one_exception_and_in_preset_full_only(
     full, _ = train("fp32", "SGD", 1, tmp_path / "full", Product, preset="full")
     assert bare != full
     for one, other in zip(bare[:-1], full[:-1], strict=True):
-        a, b = (torch.frombuffer(bytearray(each), dtype=torch.float32) for each in (one, other))
+        a, b = (torch.frombuffer(bytearray(data), dtype=torch.float32) for data in (one, other))
         torch.testing.assert_close(a, b)

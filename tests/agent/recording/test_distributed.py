@@ -137,7 +137,7 @@ def test_each_rank_writes_one_stream_and_none_of_our_probes_fails(launched: Any,
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
 def test_ranks_that_train_together_agree(launched: Any, world: str, plan: Plan) -> None:
     report = diagnose(launched(world).folder / "runs" / str(run_id(plan.name)))
-    assert "ranks-disagree" in [each.id for each in report.evaluated]
+    assert "ranks-disagree" in [verdict.id for verdict in report.evaluated]
     assert "ranks-disagree" not in [told.finding.verdict for told in report.findings]
 
 
@@ -223,9 +223,9 @@ def test_under_ddp_a_bad_step_is_replayed_where_it_was_born_and_under_fsdp_that_
     launched: Any,
 ) -> None:
     innocent, guilty = launched("two").events("ddp fp16", "origin.found")
-    assert ([], [("forward", "loss")]) == (innocent, [(each["kind"], each["op"]) for each in guilty])
+    assert ([], [("forward", "loss")]) == (innocent, [(operator["kind"], operator["op"]) for operator in guilty])
     said = launched("two").events("fsdp fp16", "origin.unknown")
-    assert [["replay: sharded"], ["replay: sharded"]] == [[each["reason"] for each in rank] for rank in said]
+    assert [["replay: sharded"], ["replay: sharded"]] == [[event["reason"] for event in rank] for rank in said]
 
 
 @pytest.mark.parametrize("world", WORLDS)

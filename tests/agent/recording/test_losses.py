@@ -346,7 +346,7 @@ def test_a_second_backward_that_raises_costs_no_loss(criterion: Callable[..., An
         own.append(float(loss.detach()))
     rows = _rows(run, tmp_path)
     by_line = [rows.scalar(name).tolist() for name in _columns(rows) if name != "loss"]
-    assert own[6:] in [pytest.approx(each[6:], rel=1e-5) for each in by_line]
+    assert own[6:] in [pytest.approx(losses[6:], rel=1e-5) for losses in by_line]
 
 
 def test_classes_that_the_program_makes_in_each_step_are_let_go(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_classes_that_the_program_makes_in_each_step_are_let_go(tmp_path: Path) 
     del Same, loss
     _rows(run, tmp_path)
     gc.collect()
-    assert [] == [each for each in made if each() is not None]
+    assert [] == [ref for ref in made if ref() is not None]
 
 
 def test_the_last_micro_batch_may_have_a_line_of_its_own(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ class Gan:
         torch.manual_seed(0)
         self.maker = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 6))
         self.critic = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
-        self.optimizers = [torch.optim.Adam(each.parameters(), lr=1e-3) for each in (self.critic, self.maker)]
+        self.optimizers = [torch.optim.Adam(model.parameters(), lr=1e-3) for model in (self.critic, self.maker)]
         self.scalers = [torch.amp.GradScaler("cpu") for _ in range(scalers)]
         self.own: dict[str, Numbers] = {"real": [], "fake": [], "critic": [], "maker": []}
 

@@ -92,5 +92,5 @@ def test_a_row_is_ready_when_everything_has_arrived() -> None:
     assert not row.ready()
     late.arrived = True
     assert row.ready()
-    assert [2.0, 1.0] == [float(each[0]) for each in row.arrived("scale")]
+    assert [2.0, 1.0] == [float(array[0]) for array in row.arrived("scale")]
     assert [] == row.arrived("nothing")

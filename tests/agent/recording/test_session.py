@@ -70,11 +70,11 @@ def test_after_close_no_attribute_of_torch_differs(tmp_path: Path) -> None:
 def test_after_close_the_watched_objects_are_as_before(tmp_path: Path) -> None:
     model, scaler = Model(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.AdamW(model.parameters())
-    before = [set(vars(each)) for each in (model, optimizer, scaler)]
+    before = [set(vars(target)) for target in (model, optimizer, scaler)]
     run = ammeter.watch(model, optimizer, scaler, dir=tmp_path)
-    during = [set(vars(each)) for each in (model, optimizer, scaler)]
+    during = [set(vars(target)) for target in (model, optimizer, scaler)]
     run.close()
-    assert before == during == [set(vars(each)) for each in (model, optimizer, scaler)]
+    assert before == during == [set(vars(target)) for target in (model, optimizer, scaler)]
 
 
 def test_the_unscaled_norm_is_what_clip_grad_norm_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_what_is_logged_belongs_to_the_step_that_closed_last(tmp_path: Path) -> 
 
 def test_two_optimizers_under_one_scaler_are_one_step(tmp_path: Path) -> None:
     first, second, scaler = Model(), Model(), torch.amp.GradScaler("cpu", init_scale=128.0)
-    optimizers = [torch.optim.SGD(each.parameters(), lr=1e-3) for each in (first, second)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in (first, second)]
     run = ammeter.watch([first, second], optimizers, scaler, dir=tmp_path)
     for _ in range(5):
         for model, optimizer in zip((first, second), optimizers, strict=True):

@@ -41,7 +41,7 @@ def test_a_gradient_is_free_when_the_program_frees_it(spoil: float, tmp_path: Pa
             gradients = [weakref.ref(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
             scaler.step(optimizer)
             optimizer.zero_grad()
-            assert [None] * 4 == [each() for each in gradients]
+            assert [None] * 4 == [ref() for ref in gradients]
             scaler.update()
     finally:
         gc.enable()
@@ -72,10 +72,10 @@ def test_the_watched_objects_are_free_when_the_program_forgets_them(closed: bool
         _step(model, optimizer, scaler)
     if closed:
         run.close()
-    alive = [weakref.ref(each) for each in (model, optimizer, scaler, *model.parameters())]
+    alive = [weakref.ref(target) for target in (model, optimizer, scaler, *model.parameters())]
     del model, optimizer, scaler
     gc.collect()
-    assert [None] * len(alive) == [each() for each in alive]
+    assert [None] * len(alive) == [ref() for ref in alive]
     run.close()
     assert [0, 1, 2] == stream(run.id, tmp_path)[0].steps.tolist()
 

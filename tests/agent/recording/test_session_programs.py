@@ -101,7 +101,7 @@ def test_a_skip_and_the_unscaled_norm_are_known_for_every_kind_of_optimizer(
             optimizer.zero_grad()
             spoil = float("inf") if index in (2, 3) else 1.0
             scaler.scale(model(torch.ones(3, 4)).square().mean() * spoil).backward()
-            gradients = [each.grad for each in model.parameters() if each.grad is not None]
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
             scaled = torch.cat([gradient.reshape(-1) for gradient in gradients])
             norms.append(float(scaled.double().norm()) / scaler.get_scale())
             if clip:
@@ -137,9 +137,9 @@ class WithoutSuper(torch.amp.GradScaler):
 
     def update(self, new_scale: Any = None) -> None:
         found = sum(
-            float(each)
+            float(number)
             for state in self._per_optimizer_states.values()
-            for each in state["found_inf_per_device"].values()
+            for number in state["found_inf_per_device"].values()
         )
         assert self._scale is not None
         self._scale.mul_(0.25 if found else 1.0)
@@ -254,7 +254,7 @@ def _train_starved(folder: Path, loop: Loop) -> Trained:
     def starved(model: torch.nn.Module, optimizer: Any, scaler: Any) -> None:
         from ammeter.recording import session
 
-        (here,) = [each for each in session._sessions if not each.off]
+        (here,) = [active for active in session._sessions if not active.off]
         here.governor.norms.cost = here.governor.full.cost = 1e9
         loop(model, optimizer, scaler)
 
@@ -358,7 +358,7 @@ def test_an_optimizer_that_steps_inside_backward_is_not_the_watched_one(tmp_path
         def apply(parameter: torch.Tensor) -> None:
             torch.optim.SGD([parameter], lr=0.01).step()
 
-        handles = [each.register_post_accumulate_grad_hook(apply) for each in model.parameters()]  # type: ignore[no-untyped-call]
+        handles = [parameter.register_post_accumulate_grad_hook(apply) for parameter in model.parameters()]  # type: ignore[no-untyped-call]
         _eight(model, optimizer, scaler)
         for handle in handles:
             handle.remove()

@@ -88,7 +88,7 @@ def test_what_another_thread_trains_is_not_looked_at(tmp_path: Path) -> None:
     ours, theirs = net(0), net(1)
     run = ammeter.watch([ours[0], theirs[0]], [ours[1], theirs[1]], dir=tmp_path)
     assert run._session is not None
-    usage: Any = next(each for each in run._session.probes.signals if each.name == "usage")
+    usage: Any = next(probe for probe in run._session.probes.signals if probe.name == "usage")
     step(*ours)
     in_thread(lambda: step(*theirs)).join()
     for _ in range(3):

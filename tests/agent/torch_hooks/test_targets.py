@@ -83,10 +83,10 @@ def test_nothing_is_kept_alive() -> None:
     watched = Watched([model], [optimizer], [scaler])
     watched.parameters(optimizer)
     watched.use(scaler, optimizer)
-    alive = [weakref.ref(each) for each in (model, model.weight, optimizer, scaler)]
+    alive = [weakref.ref(target) for target in (model, model.weight, optimizer, scaler)]
     del model, optimizer, scaler
     gc.collect()
-    assert [None] * 4 == [each() for each in alive]
+    assert [None] * 4 == [ref() for ref in alive]
     assert ([], []) == (list(watched.optimizers), list(watched.scalers))
 
 
@@ -175,7 +175,7 @@ def test_a_copy_is_named_and_knows_the_weights_it_is_a_copy_of() -> None:
     watched.follow("ema", average)
     assert ["0.weight", "0.bias", "ema.0.weight", "ema.0.bias"] == _names(watched)
     assert [(2, "0.weight"), (3, "0.bias")] == [
-        (index, next(name for name, each in model.named_parameters() if weight and each is weight()))
+        (index, next(name for name, parameter in model.named_parameters() if weight and parameter is weight()))
         for index, _, weight in watched.copies
     ]
     watched.follow("head", torch.nn.Sequential(torch.nn.Linear(5, 5), model[0]))

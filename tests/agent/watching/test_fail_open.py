@@ -542,7 +542,7 @@ if __name__ == "__main__":
 def alone(body: str, folder: Path, **environment: str) -> tuple[programs.Ended, programs.Ended]:
     """The same program bare and watched, each in an interpreter of its own."""
     both = [(programs.start_fresh(body, folder / name, begin=BEGIN + how, **environment)) for name, how in HOW.items()]
-    bare, watched = (each.end() for each in both)
+    bare, watched = (program.end() for program in both)
     assert (bare.code, bare.out, bare.err) == (watched.code, watched.out, watched.err)
     assert 0 == bare.code
     assert not watched.left

@@ -159,4 +159,4 @@ def test_runs_of_other_objects_go_on_side_by_side(tmp_path: Path) -> None:
     second.close()
     for run in (first, second):
         assert [0] == steps(stream(run.id, tmp_path)[1])
-    assert 2 == len([each for each in tmp_path.iterdir() if journal.streams(each)])
+    assert 2 == len([run_folder for run_folder in tmp_path.iterdir() if journal.streams(run_folder)])

@@ -103,7 +103,11 @@ def _evaluate_ranks(
             break
     as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}
     concluded = {"life": name, "reached": reached, "earlier": earlier, "findings": as_json}
-    values = {"evaluation": {"ranks": concluded}, "states": msgspec.msgpack.encode(states), **({} if finished else DUE_NOW)}
+    values = {
+        "evaluation": {"ranks": concluded},
+        "states": msgspec.msgpack.encode(states),
+        **({} if finished else DUE_NOW),
+    }
     return RunEvaluation([(_stream(ranks, finding), finding) for finding in findings.values()], values)
 
 

@@ -133,7 +133,7 @@ def test_incidents_of_all_runs_are_chosen_and_paged(client: httpx.Client) -> Non
         ("GET", "/api/v1/incidents/nothing", 404, "there is no incident 'nothing'"),
         ("POST", "/api/v1/incidents/a.b.1/close", 404, "there is no incident 'a.b.1'"),
         ("GET", "/api/v1/runs/nothing/incidents", 404, "there is no run 'nothing'"),
-        ("GET", "/api/v1/incidents?state=asleep", 422, "state is 'asleep'; use open, acknowledged or closed"),
+        ("GET", "/api/v1/incidents?state=asleep", 422, "state is 'asleep'; use open, acknowledged, closed"),
         ("GET", "/api/v1/incidents?page_token=%ff", 422, "page_token is"),
     ],
 )

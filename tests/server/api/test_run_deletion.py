@@ -152,7 +152,7 @@ def test_a_shipper_does_not_bring_a_deleted_run_back(place: Guarded, tmp_path: P
     writer.close()
     before = journal.end_of(writer.folder)
     second = ship(writer.folder, url, token, "--idle-exit")
-    assert "was deleted here" in second.stdout
+    assert "was deleted; nothing of it is stored" in second.stdout
     assert f"its journal stays in {writer.folder}" in second.stdout
     assert before == journal.end_of(writer.folder)
     assert ["audit", "deleted_runs"] == everywhere(place.store, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -219,3 +220,8 @@ def test_the_documented_program_that_sends_a_stream_by_hand_still_works(tmp_path
         assert done.returncode == 0, done.stderr
         assert str(b'{"offset":500,"directives":[]}') == done.stdout.strip()
         assert ["by-hand"] == [run["name"] for run in collector.items("/api/v1/runs")]
+
+
+def test_a_model_saved_whole_under_the_precision_guard_still_loads() -> None:
+    hook = pickle.loads(b"cammeter.guards.wide\n_nothing\n(tR.")  # as 0.1.0 pickled it
+    assert hook("module", ()) is None

@@ -263,10 +263,7 @@ class Journal:
         return self._hello is None or bool(self._write([self._hello]))
 
     def _continue_on_disk(self) -> bool:
-        """Opens a segment on disk after a failed write on tmpfs.
-
-        Returns whether one is open now.
-        """
+        """Opens a segment on disk after a failed write on tmpfs; returns whether one is open."""
         failed_on_tmpfs = self._file < 0 and self._path is not None and self._path.parent == self._hot
         return failed_on_tmpfs and self._open_segment_in(self.folder)
 

@@ -17,10 +17,13 @@ from ammeter_server.auth.tokens import TokenError
 from ammeter_server.cli import notify, run_deletion, schema, storage
 from ammeter_server.cli import tokens as token_command
 from ammeter_server.config import values
-from ammeter_server.config.settings import Settings, SettingsError, from_environment
+from ammeter_server.config.settings import PREFIX, READERS, Settings, SettingsError, from_environment
 from ammeter_server.db import DatabaseError, Store, StoreAwayError, StoreFullError, connect
 
 _redactor = Redactor(remembers=False)
+
+PLAIN_OPTIONS = ("database_url", "host", "port", "public_url", "tls_cert", "tls_key")
+"""Settings that an option of the same name overrides. --notify and --alertmanager override their settings too."""
 
 
 class RefusedError(Exception):
@@ -127,11 +130,17 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ammeter-server", description="The collector of Ammeter.")
+    parser = argparse.ArgumentParser(
+        prog="ammeter-server",
+        description="The collector of Ammeter: it stores runs, judges them and notifies people.",
+        epilog="Commands read the settings of the collector from variables AMMETER_SERVER_...; "
+        "`ammeter-server COMMAND --help` describes its options. Begin with `ammeter-server serve`.",
+    )
     parser.add_argument("--version", action="version", version=f"ammeter-server {version('ammeter-server')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serving = command(commands, "serve", "Run the collector.")
+    serving.epilog = f"Settings without an option: {', '.join(_variables_without_option())}"
     serving.set_defaults(command=serve)
     _database_option(serving)
     serving.add_argument("--host", help="address to listen on (AMMETER_SERVER_HOST, 127.0.0.1)")
@@ -194,6 +203,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _variables_without_option() -> list[str]:
+    """Names of the settings that no option of `serve` sets."""
+    with_option = {*PLAIN_OPTIONS, "notify", "alertmanagers"}
+    return [PREFIX + name for field, (name, _) in READERS.items() if field not in with_option]
+
+
 def command(of: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
     return of.add_parser(name, help=text, description=text)
 
@@ -217,20 +232,26 @@ def _token_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _channel_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--notify", action="append", metavar="URL", help="Apprise URL of a channel; repeatable")
-    parser.add_argument("--alertmanager", action="append", metavar="URL", help="URL of an Alertmanager; repeatable")
-    parser.add_argument("--public-url", metavar="URL", help="address of the page for people, used in links")
+    for option, text, variable in (
+        ("--notify", "Apprise URL of a channel", "NOTIFY"),
+        ("--alertmanager", "URL of an Alertmanager", "ALERTMANAGER_URL"),
+    ):
+        parser.add_argument(option, action="append", metavar="URL", help=f"{text}; repeatable ({PREFIX}{variable})")
+    parser.add_argument(
+        "--public-url", metavar="URL", help="address of the page for people, used in links (AMMETER_SERVER_PUBLIC_URL)"
+    )
 
 
 def _database_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--database-url", metavar="URL", help="sqlite:////file or postgresql://... (a file in ~/.ammeter)"
+        "--database-url",
+        metavar="URL",
+        help="sqlite:////file or postgresql://... (AMMETER_SERVER_DATABASE_URL, ~/.ammeter/collector.db)",
     )
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    names = ("database_url", "host", "port", "public_url", "tls_cert", "tls_key")
-    options: dict[str, object] = {name: getattr(arguments, name, None) for name in names}
+    options: dict[str, object] = {name: getattr(arguments, name, None) for name in PLAIN_OPTIONS}
     for option, name in (("notify", "notify"), ("alertmanager", "alertmanagers")):
         urls = getattr(arguments, option, None)
         options[name] = values.urls(" ".join(urls)) if urls else None

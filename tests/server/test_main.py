@@ -19,6 +19,7 @@ from rich.live import Live
 from ammeter_server.__main__ import main
 from ammeter_server.cli.demo.processes import free_port
 from ammeter_server.cli.demo.progress import Show, incident_lines, progress_line
+from ammeter_server.config.settings import READERS
 from ammeter_server.db import migrations
 from tests import forked
 from tests.alerting import until
@@ -202,6 +203,13 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert 0 == ended.value.code
     assert re.fullmatch(r"ammeter-server \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_the_help_of_serve_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    named = set(re.findall(r"AMMETER_SERVER_([A-Z_]+)", capsys.readouterr().out))
+    assert {name for name, _ in READERS.values()} - named <= {"TLS_CERT", "TLS_KEY"}
 
 
 def test_a_free_port_is_free() -> None:

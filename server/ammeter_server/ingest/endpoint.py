@@ -145,9 +145,10 @@ async def append_frames(
                 committed = await intake.submit(IngestRequest(run, stream, offset, end, body, caller.project))
     except Problem as problem:
         self_metrics.ingest_requests.labels(problem.status).inc()
-        if problem.status != 409 and "limit" not in problem.members:  # shippers find their offset by a 409
-            values = {"run": run, "stream": stream, "detail": problem.detail}
-            activity_log.refused("batch.refused", f"status={problem.status}", **values)
+        if problem.status != 409:  # shippers find their offset by a 409
+            limit = problem.members.get("limit")
+            reason = f"status={problem.status}" + (f" limit={limit}" if limit else "")
+            activity_log.refused("batch.refused", reason, run=run, stream=stream, detail=problem.detail)
         raise
     self_metrics.ingest_requests.labels(200).inc()
     return Response(msgspec.json.encode(frames.Ack(committed)), media_type="application/json")

@@ -244,7 +244,8 @@ def collector_alerts() -> list[Alert]:
             severity="ticket",
             summary="The limit {{ $labels.limit }} of the Ammeter collector rejects requests",
             description="A client sends or requests more than the limit allows. Rejected data of a run is missing or "
-            "late. First step: find the client in the collector's log, request.refused.",
+            "late. First step: read the collector's log: batch.refused has the run of a sender, request.refused the "
+            "reason.",
         ),
         Alert(
             id="records-lost",

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ammeter.wire import frames
 from ammeter.wire.printable import escaped
 from ammeter_server import worker
 from ammeter_server.cli.demo.processes import free_port
@@ -135,6 +136,11 @@ def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets
                 client.post(f"/api/v1/incidents/{incident['id']}/close", headers={"X-Ammeter-Request": "test"})
                 for _ in range(3):
                     client.post(f"/api/v1/runs/{stream.run}/streams/{'0' * 32}/frames?offset=0&end=9", content=b"x")
+                client.post(
+                    f"/api/v1/runs/{stream.run}/streams/{'0' * 32}/frames?offset=0&end=9",
+                    content=b"\x81\xa5items\xdd\xff\xff\xff\xff",
+                    headers={"Content-Type": frames.CONTENT_TYPE},
+                )
                 wait_until(lambda: "run.ended" in log.read_text())
         finally:
             server.terminate()
@@ -151,6 +157,8 @@ def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets
     assert all(f"incident={incident['id']} kind=" in line for line in sent)
     refused = [line for line in said if line.startswith("batch.refused status=415 ")]
     assert 1 == len(refused)  # of three, in a minute
+    too_many = [line for line in said if line.startswith("batch.refused status=413 limit=items ")]
+    assert [True] == [f"run={stream.run} stream={'0' * 32} " in line for line in too_many]
     assert not {"s3cret", "f" * 40} & set(re.findall(r"\w+", log.read_text()))
 
 

@@ -28,6 +28,10 @@ CALIBRATED_STEPS = 20
 MAX_SKIP_SHARE = 0.1
 """Maximum share of skipped steps at a scale that the gradients tolerate."""
 
+MAX_GROWTH_FACTOR = 16.0
+"""Largest rise in one step that counts as a growth by GradScaler, whose growth_factor is 2 by default. A larger rise
+is a call of the program."""
+
 MAX_LEVELS = 12
 """Scales with separate counts; a sawtooth has two to four."""
 
@@ -170,6 +174,9 @@ def _conclude(state: State) -> Finding:
 def _why(state: State) -> str:
     if state.factor <= 1:
         return "The loss scale does not fall after a skipped step"
+    if state.factor > MAX_GROWTH_FACTOR:
+        rise = f"by a factor of up to 2^{math.log2(state.factor):.0f}"
+        return f"The loss scale rises {rise} in one step, too high for the gradients, which then overflow"
     steps = "applied step" if state.interval == 1 else f"{state.interval} applied steps"
     every = f" after every {steps}" if state.interval else ""
     return f"The loss scale grows {state.factor:g}-fold{every}, too high for the gradients, which then overflow"
@@ -179,10 +186,13 @@ def _fix(state: State, tolerated: float, spare: float | None) -> str:
     exponent = math.floor(math.log2(tolerated)) if tolerated > 0 else 0
     factor = ", growth_factor=2.0" if state.factor > 2 else ""
     headroom = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
-    return (
-        f"Use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000): it starts at"
+    remedy = (
+        f"use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000): it starts at"
         f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{headroom}"
     )
+    if state.factor > MAX_GROWTH_FACTOR:
+        return f"If the program sets the scale with scaler.update(new_scale=...), remove that call. Otherwise {remedy}"
+    return wording.sentence(remedy)
 
 
 def _tolerated_scale(state: State) -> float:

@@ -44,6 +44,16 @@ def test_a_growth_factor_that_is_too_large_is_put_right_too() -> None:
     assert "growth_factor=2.0" in found(stream).fix
 
 
+def test_a_rise_that_the_program_makes_is_a_power_of_two() -> None:
+    stream = warm(30, scale=2.0**-123)
+    for _ in range(10):
+        stream.bad(65536, last=2, inf=True).good(2.0**-123).good(2.0**-123)
+    finding = found(stream)
+    assert "The loss scale rises by a factor of up to 2^139 in one step, too high for the gradients" in finding.cause
+    assert "e+" not in finding.cause
+    assert finding.fix.startswith("If the program sets the scale with scaler.update(new_scale=...), remove that call.")
+
+
 def test_a_fixed_scale_that_is_too_high_is_a_storm() -> None:
     stream = warm(30)
     for _ in range(12):

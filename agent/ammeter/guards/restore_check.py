@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -69,10 +69,12 @@ def restore(path: Path, size: int) -> dict[str, Any]:
         raise
     except Exception as error:  # noqa: BLE001 - the error of a broken file is the result
         message = str(error).splitlines()[0][:200] if str(error) else ""
-        return {
-            "outcome": "failed",
-            "reason": f"weights_only=True does not load it ({type(error).__name__}: {message})",
-        }
+        reason = f"weights_only=True does not load it ({type(error).__name__}: {message})"
+        return {"outcome": "failed", "reason": reason}
+    return _check_numbers(loaded, size)
+
+
+def _check_numbers(loaded: Any, size: int) -> dict[str, Any]:
     bad, tensors = [], 0
     for name, tensor in _tensors(loaded, "", 0):
         tensors += 1
@@ -81,11 +83,8 @@ def restore(path: Path, size: int) -> dict[str, Any]:
     contents = contents_of(loaded).plain()
     result = {"bytes": size, "tensors": tensors, "contents": contents}
     if bad:
-        return {
-            "outcome": "failed",
-            "reason": f"{len(bad)} of {tensors} tensors are not finite, {bad[0]} first",
-            **result,
-        }
+        reason = f"{len(bad)} of {tensors} tensors are not finite, {bad[0]} first"
+        return {"outcome": "failed", "reason": reason, **result}
     return {"outcome": "passed", "reason": f"{tensors} tensors, all finite", **result}
 
 
@@ -135,21 +134,21 @@ def compare(result: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
         return result
     if saved.get("bytes") is not None and result.get("bytes") != saved["bytes"]:
         return {**result, "outcome": "skipped", "reason": "the file was replaced before it was read"}
-    saved_contents, read_contents = saved.get("contents") or {}, result["contents"]
-    if Counter(saved_contents.get("weights") or {}) != Counter(read_contents["weights"]):
-        reason = "the file's weights differ from the saved ones in dtype or number of elements"
-        return {**result, "outcome": "failed", "reason": reason}
-    lost = [name for name in ("optimizer", "scaler") if saved_contents.get(name) and not read_contents.get(name)]
-    if lost:
-        return {**result, "outcome": "failed", "reason": f"the saved {' and '.join(lost)} was not read back"}
+    difference = _difference(saved.get("contents") or {}, result["contents"])
+    if difference:
+        return {**result, "outcome": "failed", "reason": difference}
     missing = [str(part) for part in saved.get("missing") or ()]
     if missing:
-        return {
-            **result,
-            "outcome": "partial",
-            "reason": f"the file loads and is finite, but lacks {', '.join(missing)}",
-        }
+        reason = f"the file loads and is finite, but lacks {', '.join(missing)}"
+        return {**result, "outcome": "partial", "reason": reason}
     return result
+
+
+def _difference(saved: Mapping[str, Any], read: Mapping[str, Any]) -> str:
+    if Counter(saved.get("weights") or {}) != Counter(read["weights"]):
+        return "the file's weights differ from the saved ones in dtype or number of elements"
+    lost = [name for name in ("optimizer", "scaler") if saved.get(name) and not read.get(name)]
+    return f"the saved {' and '.join(lost)} was not read back" if lost else ""
 
 
 if __name__ == "__main__":

@@ -195,14 +195,16 @@ class Scale:
         bearable = self._largest_bearable(state) if state.hold_steps else math.inf
         allowed = min(self.ceiling, state.limit, bearable)
         if after > allowed:
-            reason = (
+            self._set(scaler, after, max(before, allowed), "held", self._limiting_reason(state, allowed, bearable))
+
+    def _limiting_reason(self, state: ScaleState, allowed: float, bearable: float) -> str:
+        if allowed == bearable:
+            return (
                 f"gradients of up to {max(state.peaks):.3g} would leave less than a factor of {self.margin:g} to 65504"
-                if allowed == bearable
-                else f"gradients overflowed at {2 * state.limit:g}; {_EAGER}"
-                if allowed == state.limit
-                else "the scale is at its ceiling"
             )
-            self._set(scaler, after, max(before, allowed), "held", reason)
+        if allowed == state.limit:
+            return f"gradients overflowed at {2 * state.limit:g}; {_EAGER}"
+        return "the scale is at its ceiling"
 
     def _hold(self, state: ScaleState, overflowed: float) -> None:
         """Keeps the scale below the one that overflowed for `hold` good steps."""

@@ -30,16 +30,20 @@ def known(ids: Sequence[str]) -> tuple[str, ...]:
     if isinstance(ids, str):
         raise TypeError(f"verdicts is {ids!r}; use a list, such as [{ids!r}]")
     for verdict_id in ids:
-        if verdict_id not in BY_ID:
-            similar = difflib.get_close_matches(str(verdict_id), BY_ID, n=1)
-            hint = f"did you mean {similar[0]!r}?" if similar else "docs/verdicts.md lists them"
-            raise ValueError(f"there is no verdict {verdict_id!r}; {hint}")
-        if verdict_id in UNUSABLE:
-            usable = ", ".join((*USABLE, *USABLE_WITH_BASELINE))
-            raise ValueError(
-                f"no guard can act on {verdict_id!r}: {UNUSABLE[verdict_id]}. Leave it out, or use of these: {usable}"
-            )
+        _check(verdict_id)
     return tuple(ids)
+
+
+def _check(verdict_id: str) -> None:
+    if verdict_id not in BY_ID:
+        similar = difflib.get_close_matches(str(verdict_id), BY_ID, n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else "docs/verdicts.md lists them"
+        raise ValueError(f"there is no verdict {verdict_id!r}; {hint}")
+    if verdict_id in UNUSABLE:
+        usable = ", ".join((*USABLE, *USABLE_WITH_BASELINE))
+        raise ValueError(
+            f"no guard can act on {verdict_id!r}: {UNUSABLE[verdict_id]}. Leave it out, or use of these: {usable}"
+        )
 
 
 def needs_baseline(ids: Sequence[str]) -> tuple[str, ...]:

@@ -117,7 +117,19 @@ def _environment(
 
     The environment contains all options in variables that every process of the command reads.
     """
-    environment = dict(os.environ)
+    environment = {**os.environ, **_option_variables(options, chosen)}
+    run, name = determine_run(environment, command)
+    if run:
+        environment["AMMETER_RUN_ID"] = run
+    if name:
+        environment.setdefault("AMMETER_NAME", name)
+    others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
+    environment["PYTHONPATH"] = os.pathsep.join([str(SITE), *others])
+    return run, environment
+
+
+def _option_variables(options: argparse.Namespace, chosen: Settings) -> dict[str, str]:
+    """Returns the variables of the given options."""
     variables = {
         "AMMETER_URL": options.url,
         "AMMETER_DIR": str(chosen.dir),
@@ -130,15 +142,7 @@ def _environment(
         "AMMETER_TAGS": encode_config(parse_tags(options.tag)) if options.tag else None,
         "AMMETER_CONFIG": encode_config(read_config(options.config)) if options.config else None,
     }
-    environment |= {name: value for name, value in variables.items() if value is not None}
-    run, name = determine_run(environment, command)
-    if run:
-        environment["AMMETER_RUN_ID"] = run
-    if name:
-        environment.setdefault("AMMETER_NAME", name)
-    others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
-    environment["PYTHONPATH"] = os.pathsep.join([str(SITE), *others])
-    return run, environment
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _exec(command: list[str]) -> int:

@@ -39,18 +39,22 @@ def read_config(file: str) -> dict[str, Any]:
         body = path.read_bytes()
     except OSError as error:
         raise ValueError(f"--config {file!r} cannot be read: {error.strerror or error}") from error
-    if path.suffix.lower() not in READERS:
-        raise ValueError(f"--config {file!r} ends in {path.suffix or 'nothing'!r}; use .json, .toml, .yaml or .yml")
-    try:
-        config = READERS[path.suffix.lower()](body)
-    except NoYamlError as error:
-        raise ValueError(f"--config {file!r} is YAML: {error}") from error
-    except Exception as error:  # each reader has its own errors
-        raise ValueError(f"--config {file!r} cannot be parsed: {' '.join(str(error).split())[:200]}") from error
+    config = _parse(file, path.suffix, body)
     if not isinstance(config, Mapping):
         kind = type(config).__name__
         raise ValueError(f"--config {file!r} contains a {kind}; use a mapping of names to values")
     return {str(key): value for key, value in config.items()}
+
+
+def _parse(file: str, suffix: str, body: bytes) -> Any:
+    if suffix.lower() not in READERS:
+        raise ValueError(f"--config {file!r} ends in {suffix or 'nothing'!r}; use .json, .toml, .yaml or .yml")
+    try:
+        return READERS[suffix.lower()](body)
+    except NoYamlError as error:
+        raise ValueError(f"--config {file!r} is YAML: {error}") from error
+    except Exception as error:  # each reader has its own errors
+        raise ValueError(f"--config {file!r} cannot be parsed: {' '.join(str(error).split())[:200]}") from error
 
 
 def encode_config(config: Mapping[str, Any]) -> str:

@@ -55,18 +55,22 @@ def _words_of(key: str) -> tuple[str, ...]:
     return tuple(part for word in _LETTERS.findall(separated) for part in _parts(word.lower()))
 
 
+_OWNED_SUFFIXES = (
+    ("keys", key_words.KEY_OWNERS),
+    ("key", key_words.KEY_OWNERS),
+    ("pass", key_words.USERS),
+    ("pw", key_words.USERS),
+)
+
+
 def _parts(word: str) -> tuple[str, ...]:
     """Splits compounds: 'apikey' -> 'api', 'key'; 'hftoken' -> 'hf', 'token'.
 
     'monkey' and 'tokenizer' remain single words.
     """
-    for last in ("keys", "key"):
+    for last, owners in _OWNED_SUFFIXES:
         before = word.removesuffix(last)
-        if before != word and (before in key_words.KEY_OWNERS or before.endswith(key_words.OWNER_ENDINGS)):
-            return before, last
-    for last in ("pass", "pw"):
-        before = word.removesuffix(last)
-        if before != word and (before in key_words.USERS or before.endswith(key_words.OWNER_ENDINGS)):
+        if before != word and (before in owners or before.endswith(key_words.OWNER_ENDINGS)):
             return before, last
     for last in ("tokens", "token", "secrets", "secret"):
         before = word.removesuffix(last)

@@ -107,16 +107,19 @@ class Report:
             "findings": [finding.as_json() for finding in self.findings],
             "seen": [entry for entry in seen if entry.get("verdict") not in self.silenced],
             "baseline": self.pair.as_json() if self.pair else None,
-            "summary": {
-                **run_summary.summary_of(self.streams, self.norm_of_shards),
-                "checked": [verdict.id for verdict in self.evaluated],
-                "verdicts_failed": self.faults,
-                "undelivered": self.undelivered,
-                "silenced": self.silenced,
-            },
+            "summary": self._summary(),
         }
         finite: dict[str, Any] = wording.finite(document)
         return finite
+
+    def _summary(self) -> dict[str, Any]:
+        return {
+            **run_summary.summary_of(self.streams, self.norm_of_shards),
+            "checked": [verdict.id for verdict in self.evaluated],
+            "verdicts_failed": self.faults,
+            "undelivered": self.undelivered,
+            "silenced": self.silenced,
+        }
 
 
 def diagnose(path: Path, baseline: str | None = None, silenced: Collection[str] = ()) -> Report:

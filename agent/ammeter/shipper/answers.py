@@ -68,19 +68,23 @@ def decode_answer(status: int, body: bytes, retry_after: str | None = None) -> A
     """
     seconds = retry_seconds(retry_after)
     if status == 200:
-        try:
-            ack = msgspec.json.decode(body, type=Ack)
-        except msgspec.DecodeError:
-            ack = Ack(-1)
-        if ack.offset < 0:
-            return Answer(404, "200, but not from a collector", retry_seconds=seconds)
-        return Answer(200, "", ack.offset, directives=ack.directives)
+        return _decode_ack(body, seconds)
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:
         problem = Problem()
     detail = f"{status} {problem.detail or problem.title}".strip()
     return Answer(status, detail, problem.offset, problem.item, seconds)
+
+
+def _decode_ack(body: bytes, seconds: float | None) -> Answer:
+    try:
+        ack = msgspec.json.decode(body, type=Ack)
+    except msgspec.DecodeError:
+        ack = Ack(-1)
+    if ack.offset < 0:
+        return Answer(404, "200, but not from a collector", retry_seconds=seconds)
+    return Answer(200, "", ack.offset, directives=ack.directives)
 
 
 def offset_error(answer: Answer, end: int, sent_end: int) -> str:

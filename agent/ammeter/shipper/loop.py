@@ -177,13 +177,8 @@ class Shipper:
         return journal.streams(self._folder) or sorted(stream for run in runs for stream in journal.streams(run))
 
     def _open(self, folder: Path) -> None:
-        if self._host is not None:
-            hello = journal.schema_before(folder, 0)
-            if hello is None:
-                return
-            if hello.host != self._host:
-                self._skipped.add(folder)
-                return
+        if self._host is not None and not self._is_of_host(folder, self._host):
+            return
         lock = journal.lock(folder / "shipper")
         if lock is None:
             owner = journal.lock_owner(folder / "shipper")
@@ -197,6 +192,16 @@ class Shipper:
             cap_bytes=self._cap_bytes,
             deaths=self._deaths,
         )
+
+    def _is_of_host(self, folder: Path, host: str) -> bool:
+        """Returns whether the stream is of this host.
+
+        A stream of another host is not opened again. A stream without a hello may still become one of this host.
+        """
+        hello = journal.schema_before(folder, 0)
+        if hello is not None and hello.host != host:
+            self._skipped.add(folder)
+        return hello is not None and hello.host == host
 
     def _remove_finished(self) -> None:
         for folder, delivery in list(self._active.items()):

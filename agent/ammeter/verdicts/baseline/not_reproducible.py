@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison
 
@@ -32,14 +34,18 @@ def _conclude(pair: RunComparison, step: int, loss: float, other: float) -> Find
         first_step=step,
         opened_step=max(step, MIN_COMMON_LOSSES - 1),
         last_step=max(step, pair.run.last_step, MIN_COMMON_LOSSES - 1),
-        evidence={
-            "seed": str(pair.seeds[0]),
-            "step": step,
-            "loss": _exactly(loss),
-            "baseline_loss": _exactly(other),
-            "baseline": pair.baseline.name,
-        },
+        evidence=_evidence(pair, step, loss, other),
     )
+
+
+def _evidence(pair: RunComparison, step: int, loss: float, other: float) -> dict[str, Any]:
+    return {
+        "seed": str(pair.seeds[0]),
+        "step": step,
+        "loss": _exactly(loss),
+        "baseline_loss": _exactly(other),
+        "baseline": pair.baseline.name,
+    }
 
 
 def _exactly(loss: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison, Speed
@@ -36,23 +38,34 @@ def _conclude(pair: RunComparison, speed: Speed) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Training takes {speed.ratio:.2f} times as long as in the float32 baseline",
-        cause=f"Training in {dtype} is slower than the float32 baseline {pair.baseline.name}".rstrip()
-        + f": a {speed.per} takes {_duration(speed.run)} against {_duration(speed.baseline)}, the medians of the same"
-        f" {wording.count(speed.steps, 'step')} of both runs, from step {speed.first} to {speed.last}.{only}",
+        cause=_cause(pair, speed, only),
         fix=_fix(str(dtype), little),
         first_step=speed.first,
         opened_step=speed.last,
         last_step=speed.last,
-        evidence={
-            "ratio": round(speed.ratio, 3),
-            "seconds": speed.run,
-            "baseline_seconds": speed.baseline,
-            "per": speed.per,
-            "steps": speed.steps,
-            "low_precision_share": share,
-            "baseline": pair.baseline.name,
-        },
+        evidence=_evidence(pair, speed, share),
     )
+
+
+def _cause(pair: RunComparison, speed: Speed, only: str) -> str:
+    dtype = pair.run.precision
+    return (
+        f"Training in {dtype} is slower than the float32 baseline {pair.baseline.name}".rstrip()
+        + f": a {speed.per} takes {_duration(speed.run)} against {_duration(speed.baseline)}, the medians of the same"
+        f" {wording.count(speed.steps, 'step')} of both runs, from step {speed.first} to {speed.last}.{only}"
+    )
+
+
+def _evidence(pair: RunComparison, speed: Speed, share: float | None) -> dict[str, Any]:
+    return {
+        "ratio": round(speed.ratio, 3),
+        "seconds": speed.run,
+        "baseline_seconds": speed.baseline,
+        "per": speed.per,
+        "steps": speed.steps,
+        "low_precision_share": share,
+        "baseline": pair.baseline.name,
+    }
 
 
 def _fix(dtype: str, little: bool) -> str:

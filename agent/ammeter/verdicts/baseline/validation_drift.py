@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
@@ -56,19 +57,11 @@ def _series(validations: Sequence[Validation], limit: float) -> list[Validation]
 def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:
     first, last = series[0], series[-1]
     opened = series[min(MIN_VALIDATIONS, len(series)) - 1]
-    baseline = pair.baseline.name or "its baseline"
-    worse = f"{wording.percent(last.delta)} worse" if math.isfinite(last.delta) else "not a finite number"
-    seeds = " The seeds differ, so chance may explain a part of it." if pair.seeds[0] != pair.seeds[1] else ""
-    good = [validation.step for validation in every if validation.step < first.step]
-    none_before = f"Step {first.step} is the first at which both runs have a value."
-    before = f"At step {good[-1]} the difference was within the limit." if good else none_before
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Validation is worse than the baseline's since step {first.step}",
-        cause=f"Since step {first.step}, {_metric_text(last)} is worse than that of {baseline} by more than the limit"
-        f" of {wording.percent(limit)}, in {wording.count(len(series), 'validation')} in a row. At step {last.step} it"
-        f" is {last.run:.4g} against {last.baseline:.4g}: {worse}. {before}{seeds}",
+        cause=_cause(pair, series, every, limit),
         fix=f"Resume from {wording.earlier(first.step)} and train in {pair.baseline.precision or 'float32'} until you"
         " have found the cause. Look for weights or optimizer state in half precision, updates that rounding discards,"
         " gradients that underflow, and a loss or softmax in float16. If the difference is acceptable, set the run's"
@@ -76,16 +69,36 @@ def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence
         first_step=first.step,
         opened_step=opened.step,
         last_step=last.step,
-        evidence={
-            "metric": last.metric,
-            last.metric: wording.number(last.run),
-            f"baseline_{last.metric}": wording.number(last.baseline),
-            "delta": wording.number(round(last.delta, 5)),
-            "limit": limit,
-            "in_a_row": len(series),
-            "baseline": pair.baseline.name,
-        },
+        evidence=_evidence(pair, series, limit),
     )
+
+
+def _cause(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> str:
+    first, last = series[0], series[-1]
+    baseline = pair.baseline.name or "its baseline"
+    worse = f"{wording.percent(last.delta)} worse" if math.isfinite(last.delta) else "not a finite number"
+    seeds = " The seeds differ, so chance may explain a part of it." if pair.seeds[0] != pair.seeds[1] else ""
+    good = [validation.step for validation in every if validation.step < first.step]
+    none_before = f"Step {first.step} is the first at which both runs have a value."
+    before = f"At step {good[-1]} the difference was within the limit." if good else none_before
+    return (
+        f"Since step {first.step}, {_metric_text(last)} is worse than that of {baseline} by more than the limit"
+        f" of {wording.percent(limit)}, in {wording.count(len(series), 'validation')} in a row. At step {last.step} it"
+        f" is {last.run:.4g} against {last.baseline:.4g}: {worse}. {before}{seeds}"
+    )
+
+
+def _evidence(pair: RunComparison, series: Sequence[Validation], limit: float) -> dict[str, Any]:
+    last = series[-1]
+    return {
+        "metric": last.metric,
+        last.metric: wording.number(last.run),
+        f"baseline_{last.metric}": wording.number(last.baseline),
+        "delta": wording.number(round(last.delta, 5)),
+        "limit": limit,
+        "in_a_row": len(series),
+        "baseline": pair.baseline.name,
+    }
 
 
 def _metric_text(last: Validation) -> str:

@@ -23,14 +23,18 @@ def _conclude(state: SingleEventState) -> Finding:
         fix="Call optimizer.zero_grad() once in every iteration, unconditionally, also after a skipped step."
         + (" If all of these steps were skipped, the run can continue from the current weights." * permanent),
         caller=data.get("caller") or None,
-        evidence={
-            "optimizer": data.get("optimizer"),
-            "after": data.get("after"),
-            "left": None if left is None else wording.number(left),
-            "scale": _number(data, "scale"),
-        },
+        evidence=_evidence(data, left),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(data: dict[str, Any], left: float | None) -> dict[str, Any]:
+    return {
+        "optimizer": data.get("optimizer"),
+        "after": data.get("after"),
+        "left": None if left is None else wording.number(left),
+        "scale": _number(data, "scale"),
+    }
 
 
 def _nonfinite(data: dict[str, Any]) -> str:

@@ -69,29 +69,40 @@ def _conclude(state: State) -> Finding:
     data, opened = state.data, state.opened
     more, steps = state.count - state.times, opened.step - opened.first
     scale = None if data.get("scale") is None else float(data["scale"])
-    behind, ahead = _names(data.get("skipped")), _names(data.get("applied"))
-    now = f" at a scale of {wording.scale(scale)}" if scale else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="One optimizer steps while another is skipped",
-        cause="GradScaler often skips the step of one optimizer and applies that of another, so parts of the model"
-        f" train without the others. This happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
-        f" ({wording.percent(more / steps)}) after step {opened.first}; at step {opened.step} {behind} was skipped{now}"
-        f" and {ahead} stepped.",
+        cause=_cause(state, more, steps, scale),
         fix="Step all of them or none: call scaler.unscale_() for each, compute the norm of all their gradients with"
         " torch.nn.utils.clip_grad_norm_, call scaler.step() for each only if that norm is finite, and scaler.update()"
         " once in any case. For fewer skips leave GradScaler's growth_interval at 2000"
         + (f" and set init_scale={scale / 2:g}." if scale else "."),
-        evidence={
-            "skipped": data.get("skipped"),
-            "applied": data.get("applied"),
-            "lopsided_steps": more,
-            "share": round(more / steps, 4),
-            "scale": scale,
-        },
+        evidence=_evidence(data, more, steps, scale),
         **lifecycle_fields(opened),
     )
+
+
+def _cause(state: State, more: int, steps: int, scale: float | None) -> str:
+    data, opened = state.data, state.opened
+    behind, ahead = _names(data.get("skipped")), _names(data.get("applied"))
+    now = f" at a scale of {wording.scale(scale)}" if scale else ""
+    return (
+        "GradScaler often skips the step of one optimizer and applies that of another, so parts of the model"
+        f" train without the others. This happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
+        f" ({wording.percent(more / steps)}) after step {opened.first}; at step {opened.step} {behind} was skipped{now}"
+        f" and {ahead} stepped."
+    )
+
+
+def _evidence(data: dict[str, Any], more: int, steps: int, scale: float | None) -> dict[str, Any]:
+    return {
+        "skipped": data.get("skipped"),
+        "applied": data.get("applied"),
+        "lopsided_steps": more,
+        "share": round(more / steps, 4),
+        "scale": scale,
+    }
 
 
 def _names(several: Any) -> str:

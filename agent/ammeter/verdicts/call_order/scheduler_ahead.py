@@ -76,15 +76,12 @@ def _conclude(state: State) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     skipped, scheduled = _counts(data)
-    scheduler, optimizer = data.get("scheduler") or "The schedule", data.get("optimizer") or "the optimizer"
     at = f" at {caller}" if caller else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The learning rate schedule is {skipped} skipped steps ahead",
-        cause=f"{scheduler} advances{at} also after skipped steps of {optimizer}, so warm-up and decay of the learning"
-        f" rate run ahead of the training. {skipped} of its {scheduled} moves,"
-        f" {wording.percent(skipped / max(1, scheduled))}, belong to skipped steps.",
+        cause=_cause(data, skipped, scheduled, at),
         fix=f"Advance the schedule only after an applied step: before = scaler.get_scale(); scaler.step(optimizer);"
         f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. Then find out why so many steps"
         " are skipped.",
@@ -96,6 +93,15 @@ def _conclude(state: State) -> Finding:
             "last_skipped_step": data.get("last"),
         },
         **lifecycle_fields(state.opened),
+    )
+
+
+def _cause(data: dict[str, Any], skipped: int, scheduled: int, at: str) -> str:
+    scheduler, optimizer = data.get("scheduler") or "The schedule", data.get("optimizer") or "the optimizer"
+    return (
+        f"{scheduler} advances{at} also after skipped steps of {optimizer}, so warm-up and decay of the learning"
+        f" rate run ahead of the training. {skipped} of its {scheduled} moves,"
+        f" {wording.percent(skipped / max(1, scheduled))}, belong to skipped steps."
     )
 
 

@@ -6,6 +6,8 @@ checkpoint in the run, incomplete ones are not reported.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -109,15 +111,19 @@ def _conclude(state: State) -> Finding:
         f" step {state.opened.first} {lack} a part that a resume needs. The last one, {path}, contains {effects}.",
         fix=f"Add to the saved dictionary: {parts} and load all parts before the first step of a resumed run."
         " If these files are exports, save a complete checkpoint in addition.",
-        evidence={
-            "path": state.path,
-            "missing": list(state.lacks),
-            "checkpoints": state.checkpoints,
-            "weights": state.half,
-            "last_saved_step": state.opened.last,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "path": state.path,
+        "missing": list(state.lacks),
+        "checkpoints": state.checkpoints,
+        "weights": state.half,
+        "last_saved_step": state.opened.last,
+    }
 
 
 VERDICT = Verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -129,31 +130,41 @@ _NONE_SEEN = "None was seen in this run."
 
 
 def _conclude(state: State) -> Finding:
-    last = f"The last one was {state.path or 'in memory'}, at step {state.saved}." if state.saved >= 0 else _NONE_SEEN
-    assumed = "" if state.saved >= 0 else " (assumed)"
-    size = "one process" if state.ranks == 1 else f"{state.ranks} processes"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"No checkpoint for {_duration(state.seconds)}",
-        cause=f"No checkpoint was seen for {_duration(state.seconds)}, so a crash, a node failure or a preemption would"
-        f" cost that much work. {last} Jobs of {size} fail about every {_duration(state.failure_seconds)}; with"
-        f" {state.save_seconds:.3g} s{assumed} per save, one checkpoint every {_duration(state.best_seconds)} costs"
-        " least.",
+        cause=_cause(state),
         fix=f"Save a checkpoint now, and from now on every {_duration(state.best_seconds)}, by the clock and not by"
         " epoch: float32 weights, optimizer, scaler, scheduler and step, in a new file that is renamed when it is"
         " complete."
         + (" If a save was due, check for a full disk and a save condition that is never true." * (state.saved >= 0)),
-        evidence={
-            "seconds_without_checkpoint": round(state.seconds, 1),
-            "best_interval_seconds": round(state.best_seconds, 1),
-            "seconds_between_failures": round(state.failure_seconds, 1),
-            "save_seconds": round(state.save_seconds, 3),
-            "last_checkpoint": state.path,
-            "last_saved_step": state.saved if state.saved >= 0 else None,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(state: State) -> str:
+    last = f"The last one was {state.path or 'in memory'}, at step {state.saved}." if state.saved >= 0 else _NONE_SEEN
+    assumed = "" if state.saved >= 0 else " (assumed)"
+    size = "one process" if state.ranks == 1 else f"{state.ranks} processes"
+    return (
+        f"No checkpoint was seen for {_duration(state.seconds)}, so a crash, a node failure or a preemption would"
+        f" cost that much work. {last} Jobs of {size} fail about every {_duration(state.failure_seconds)}; with"
+        f" {state.save_seconds:.3g} s{assumed} per save, one checkpoint every {_duration(state.best_seconds)} costs"
+        " least."
+    )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "seconds_without_checkpoint": round(state.seconds, 1),
+        "best_interval_seconds": round(state.best_seconds, 1),
+        "seconds_between_failures": round(state.failure_seconds, 1),
+        "save_seconds": round(state.save_seconds, 3),
+        "last_checkpoint": state.path,
+        "last_saved_step": state.saved if state.saved >= 0 else None,
+    }
 
 
 def _duration(seconds: float) -> str:

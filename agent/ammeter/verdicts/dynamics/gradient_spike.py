@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -116,18 +117,20 @@ def _conclude(state: State) -> Finding:
         fix=spike_wording.fix(state),
         tensor=state.tensor or None,
         module=module_of(state.tensor),
-        evidence=wording.finite(
-            {
-                "grad_norm": state.norm,
-                "usual_grad_norm": state.usual,
-                "readings_far_off": state.far,
-                "clip_max": state.clip or None,
-                "loss": state.loss,
-                "loss_before": state.loss_before,
-            }
-        ),
+        evidence=wording.finite(_evidence(state)),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "grad_norm": state.norm,
+        "usual_grad_norm": state.usual,
+        "readings_far_off": state.far,
+        "clip_max": state.clip or None,
+        "loss": state.loss,
+        "loss_before": state.loss_before,
+    }
 
 
 VERDICT = Verdict(

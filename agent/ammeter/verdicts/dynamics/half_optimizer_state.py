@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -58,6 +60,19 @@ def _counted(state: State, event: Event) -> State:
 
 def _conclude(state: State) -> Finding:
     share = state.half / max(1, state.elements)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The optimizer's state is {state.dtype}",
+        cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
+        f" {state.elements} numbers), so its steps get the wrong size. {WHY[state.dtype]}",
+        fix=_fix(state),
+        evidence=_evidence(state, share),
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _fix(state: State) -> str:
     follows = bool(set(state.weights) & set(HALF_DTYPES))
     fix = (
         "Keep the trained weights in float32 and use torch.autocast for the forward pass: PyTorch's optimizers create"
@@ -66,22 +81,17 @@ def _conclude(state: State) -> Finding:
         else "Create the state in float32, such as torch.zeros_like(parameter, dtype=torch.float32), and do not call"
         " half() or bfloat16() on it. If memory is short, an 8-bit optimizer with scales loses less precision."
     )
-    return Finding(
-        verdict=VERDICT.id,
-        severity="ticket",
-        title=f"The optimizer's state is {state.dtype}",
-        cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
-        f" {state.elements} numbers), so its steps get the wrong size. {WHY[state.dtype]}",
-        fix=f"{fix} The state of a checkpoint can still be used: load_state_dict casts it to the weights' dtype.",
-        evidence={
-            "dtype": state.dtype,
-            "half_share": round(share, 4),
-            "half_elements": state.half,
-            "elements": state.elements,
-            "trainable": list(state.weights),
-        },
-        **lifecycle_fields(state.opened),
-    )
+    return f"{fix} The state of a checkpoint can still be used: load_state_dict casts it to the weights' dtype."
+
+
+def _evidence(state: State, share: float) -> dict[str, Any]:
+    return {
+        "dtype": state.dtype,
+        "half_share": round(share, 4),
+        "half_elements": state.half,
+        "elements": state.elements,
+        "trainable": list(state.weights),
+    }
 
 
 VERDICT = Verdict(

@@ -131,20 +131,27 @@ def _conclude(state: State) -> Finding:
     part = next(part for part in state.parts if part.copy == state.reported_copy)
     copy = f"the copy {part.copy}" if part.copy else ""
     subject = copy or "the weights"
-    limit = MIN_RELATIVE_UPDATE.get(part.dtype, "1/512")
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
-        cause=f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
-        f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
-        f" {wording.percent(part.share)} of the elements that should have changed did not, the largest share"
-        f" in {part.tensor}.",
+        cause=_cause(part, copy),
         fix=_fix(part),
         tensor=part.tensor,
         module=module_of(part.tensor),
         evidence={"lost_share": round(part.share, 4), "dtype": part.dtype, "copy": part.copy or None},
         **lifecycle_fields(state.opened),
+    )
+
+
+def _cause(part: Part, copy: str) -> str:
+    subject = copy or "the weights"
+    limit = MIN_RELATIVE_UPDATE.get(part.dtype, "1/512")
+    return (
+        f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
+        f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
+        f" {wording.percent(part.share)} of the elements that should have changed did not, the largest share"
+        f" in {part.tensor}."
     )
 
 

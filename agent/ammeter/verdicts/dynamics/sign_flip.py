@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -196,33 +197,41 @@ def _most_reversed(rows: View, at: int) -> str:
 
 
 def _conclude(state: State) -> Finding:
-    known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
-    which = wording.of_loss(state.column)
-    loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
-    most = f"; {state.tensor} reverses most" if state.tensor else ""
     module = module_of(state.tensor)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="Gradients reverse from step to step",
-        cause=f"{wording.sentence(state.opened.since)} gradients point against those of the previous step, so each step"
-        f" undoes much of the one before. Their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
-        f" earlier (1 is the same direction, -1 the opposite){most}.{loss}",
+        cause=_cause(state),
         fix=f"Check the changes at step {state.opened.first}: the learning rate, a term of the loss, gradient"
         " compression, the reduction of gradients over ranks. If nothing changed there, the learning rate has become"
         f" too large for this loss: continue with half of it.{_in_float32(module)}",
         tensor=state.tensor or None,
         module=module,
-        evidence=wording.finite(
-            {
-                "cosine": round(state.cosine, 3),
-                "usual_cosine": round(state.usual, 3),
-                "loss": state.loss,
-                "loss_before": state.loss_before,
-            }
-        ),
+        evidence=wording.finite(_evidence(state)),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(state: State) -> str:
+    known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
+    which = wording.of_loss(state.column)
+    loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
+    most = f"; {state.tensor} reverses most" if state.tensor else ""
+    return (
+        f"{wording.sentence(state.opened.since)} gradients point against those of the previous step, so each step"
+        f" undoes much of the one before. Their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
+        f" earlier (1 is the same direction, -1 the opposite){most}.{loss}"
+    )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "cosine": round(state.cosine, 3),
+        "usual_cosine": round(state.usual, 3),
+        "loss": state.loss,
+        "loss_before": state.loss_before,
+    }
 
 
 def _in_float32(module: str | None) -> str:

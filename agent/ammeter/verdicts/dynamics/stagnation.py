@@ -8,6 +8,7 @@ schedule. In most cases another verdict reports the reason, and this one is its 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -165,17 +166,19 @@ def _conclude(state: State) -> Finding:
         f" norm, where about 0.001 is usual. After {state.steps} applied steps the"
         f" loss{wording.of_loss(state.column)} is {state.loss:.4g}; it began at {state.first:.4g}.{norm}",
         fix=_fix(state),
-        evidence=wording.finite(
-            {
-                "applied_steps": state.steps,
-                "loss": state.loss,
-                "first_loss": state.first,
-                "update_ratio": state.ratio,
-                "grad_norm": state.norm_at_opening,
-            }
-        ),
+        evidence=wording.finite(_evidence(state)),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "applied_steps": state.steps,
+        "loss": state.loss,
+        "first_loss": state.first,
+        "update_ratio": state.ratio,
+        "grad_norm": state.norm_at_opening,
+    }
 
 
 def _fix(state: State) -> str:

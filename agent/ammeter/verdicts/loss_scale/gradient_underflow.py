@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -201,28 +201,38 @@ def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
 def _conclude(state: State) -> Finding:
     spare = math.log2(FLOAT16_MAX / state.peak) if state.peak > 0 else None
     constant = state.scaled and state.lowest == state.highest
-    history = f" The loss scale was {wording.scale(state.scale)} in all steps so far." if constant else ""
-    at = f" at a loss scale of {wording.scale(state.scale)}" if state.scaled else " without a loss scale"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(state.share)} of the gradient underflows in float16",
-        cause=f"Gradients underflow in float16{at}: {wording.percent(state.share)} of their elements are below 2^-14,"
-        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. The largest"
-        f" share is in {state.tensor}.{history}",
+        cause=_cause(state, constant),
         fix=_fix(state, spare),
         tensor=state.tensor or None,
         module=module_of(state.tensor),
-        evidence={
-            "lost_share": round(state.share, 4),
-            "zero_share": round(state.zeros, 4),
-            "scale": state.scale if state.scaled else None,
-            "scale_never_changed": constant,
-            "headroom_bits": None if spare is None else round(spare, 1),
-            "suggested_scale": _better_scale(state, spare),
-        },
+        evidence=_evidence(state, spare, constant),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(state: State, constant: bool) -> str:
+    history = f" The loss scale was {wording.scale(state.scale)} in all steps so far." if constant else ""
+    at = f" at a loss scale of {wording.scale(state.scale)}" if state.scaled else " without a loss scale"
+    return (
+        f"Gradients underflow in float16{at}: {wording.percent(state.share)} of their elements are below 2^-14,"
+        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. The largest"
+        f" share is in {state.tensor}.{history}"
+    )
+
+
+def _evidence(state: State, spare: float | None, constant: bool) -> dict[str, Any]:
+    return {
+        "lost_share": round(state.share, 4),
+        "zero_share": round(state.zeros, 4),
+        "scale": state.scale if state.scaled else None,
+        "scale_never_changed": constant,
+        "headroom_bits": None if spare is None else round(spare, 1),
+        "suggested_scale": _better_scale(state, spare),
+    }
 
 
 def _fix(state: State, spare: float | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -103,14 +105,18 @@ def _conclude(state: State) -> Finding:
         fix=f"Create scaler = {scaler} once, before the training loop; in each step call scaler.scale(loss).backward(),"
         " scaler.step(optimizer), scaler.update(). Alternatively use dtype=torch.bfloat16 in autocast, which needs no"
         " scaler.",
-        evidence={
-            "device": device,
-            "steps_without_scaler": state.applied,
-            "gradients_on_float16_grid": state.grid,
-            "scaler_disabled": state.disabled,
-        },
+        evidence=_evidence(state, device),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State, device: str) -> dict[str, Any]:
+    return {
+        "device": device,
+        "steps_without_scaler": state.applied,
+        "gradients_on_float16_grid": state.grid,
+        "scaler_disabled": state.disabled,
+    }
 
 
 def _applied_steps(state: State) -> str:

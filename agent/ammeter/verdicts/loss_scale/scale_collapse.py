@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -125,7 +126,6 @@ def _event(state: State, event: Event) -> State:
 
 def _conclude(state: State) -> Finding:
     opened, place = state.opened, state.frontier
-    resumed = state.resumed >= 0
     return Finding(
         verdict=VERDICT.id,
         severity="page",
@@ -134,21 +134,26 @@ def _conclude(state: State) -> Finding:
         fix=collapse_wording.fix(state),
         tensor=place.tensor,
         module=place.module,
-        evidence={
-            "scale_from": state.from_scale,
-            "scale_to": state.to_scale,
-            "lowest_failed_scale": state.lowest,
-            "skipped_steps": state.lost_steps,
-            "steps_applied": state.partly_applied,
-            "applied_again_at_step": state.resumed if resumed else None,
-            "applied_again_at_scale": state.resumed_scale if resumed and state.resumed_scale >= 0 else None,
-            "weights_nonfinite_at_step": state.weights_nonfinite if state.weights_nonfinite >= opened.first else None,
-            "steps_left": state.steps_left,
-            "nonfinite_tensors": place.count,
-            "finite_tensors": place.before + place.after,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    place, resumed = state.frontier, state.resumed >= 0
+    return {
+        "scale_from": state.from_scale,
+        "scale_to": state.to_scale,
+        "lowest_failed_scale": state.lowest,
+        "skipped_steps": state.lost_steps,
+        "steps_applied": state.partly_applied,
+        "applied_again_at_step": state.resumed if resumed else None,
+        "applied_again_at_scale": state.resumed_scale if resumed and state.resumed_scale >= 0 else None,
+        "weights_nonfinite_at_step": state.weights_nonfinite if state.weights_nonfinite >= state.opened.first else None,
+        "steps_left": state.steps_left,
+        "nonfinite_tensors": place.count,
+        "finite_tensors": place.before + place.after,
+    }
 
 
 VERDICT = Verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -75,6 +76,21 @@ def _with_inverse(state: State, scale: float, applied: bool) -> State:
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page",
+        title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
+        cause=_cause(state),
+        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new GradScaler; do not load"
+        " this scaler's state. Then find out why the scale fell: either step after step was skipped, or the program"
+        " set it.",
+        evidence=_evidence(state),
+        **lifecycle_fields(opened),
+    )
+
+
+def _cause(state: State) -> str:
+    opened = state.opened
     fell = f", and {wording.scale(state.fell_from)} before" if state.fell_from > 0 else ""
     were = f"{wording.count(state.applied, 'such step')} {'was' if state.applied == 1 else 'were'} applied"
     harm = (
@@ -84,24 +100,20 @@ def _conclude(state: State) -> Finding:
         if state.applied
         else " So far no such step was applied; an applied one would write NaN or Inf into the weights."
     )
-    return Finding(
-        verdict=VERDICT.id,
-        severity="page",
-        title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
-        cause=f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32 and unscale_"
+    return (
+        f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32 and unscale_"
         " turns finite gradients into Inf and NaN. GradScaler checks for Inf before that and does not skip the step."
-        f" The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}",
-        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new GradScaler; do not load"
-        " this scaler's state. Then find out why the scale fell: either step after step was skipped, or the program"
-        " set it.",
-        evidence={
-            "scale": state.scale,
-            "scale_before": state.fell_from if state.fell_from >= 0 else None,
-            "steps_applied": state.applied,
-            "nonfinite_weight": state.weight or None,
-        },
-        **lifecycle_fields(opened),
+        f" The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}"
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "scale": state.scale,
+        "scale_before": state.fell_from if state.fell_from >= 0 else None,
+        "steps_applied": state.applied,
+        "nonfinite_weight": state.weight or None,
+    }
 
 
 VERDICT = Verdict(

@@ -49,28 +49,40 @@ def _opened(state: State, event: Event) -> State:
 def _conclude(state: State) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
-    scale, steps = data.get("scale"), data.get("optimizer_steps")
-    after = f" after {steps} steps" if isinstance(steps, int) and steps > 1 else ""
-    starts = f" of {wording.scale(scale)}" if isinstance(scale, float | int) else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="The run was resumed without its loss scale",
-        cause=f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' (at {caller})' if caller else ''},"
-        f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. Until the scaler finds the scale"
-        " of this run again, steps are skipped or small gradients become zero, and the resumed run differs from the"
-        " interrupted one.",
+        cause=_cause(state, caller),
         fix=_fix(state),
         caller=caller,
-        evidence={
-            "scale": scale,
-            "optimizer": data.get("optimizer"),
-            "optimizer_steps": steps,
-            "scaler_state_in": state.scaler_in or None,
-            "no_scaler_state_in": state.without or None,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(state: State, caller: str | None) -> str:
+    data = state.data
+    scale, steps = data.get("scale"), data.get("optimizer_steps")
+    after = f" after {steps} steps" if isinstance(steps, int) and steps > 1 else ""
+    starts = f" of {wording.scale(scale)}" if isinstance(scale, float | int) else ""
+    return (
+        f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' (at {caller})' if caller else ''},"
+        f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. Until the scaler finds the scale"
+        " of this run again, steps are skipped or small gradients become zero, and the resumed run differs from the"
+        " interrupted one."
+    )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    data = state.data
+    return {
+        "scale": data.get("scale"),
+        "optimizer": data.get("optimizer"),
+        "optimizer_steps": data.get("optimizer_steps"),
+        "scaler_state_in": state.scaler_in or None,
+        "no_scaler_state_in": state.without or None,
+    }
 
 
 def _which(state: State) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -82,28 +84,38 @@ def _time_share(state: State) -> float:
 
 def _conclude(state: State) -> Finding:
     times = _recasts_per_weight(state)
-    share = state.recast_bytes / max(1, state.cast_bytes)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="Autocast casts the same weights repeatedly",
-        cause="Autocast casts the same weights to half precision repeatedly within one forward pass, because its weight"
-        " cache is disabled, is cleared too early, or does not apply to these weights. The repeated casts write"
-        f" {_bytes(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
-        f" {wording.percent(share)} of the bytes of all casts.",
+        cause=_cause(state, times),
         fix="Enter torch.autocast once around the whole forward pass, with its default cache_enabled=True: leaving the"
         " outermost autocast clears the cache. Search the program for cache_enabled=False and"
         " set_autocast_cache_enabled(False). Autocast does not cache frozen weights or slices of weights: cast those"
         " once, before the loop that uses them.",
-        evidence={
-            "recast_bytes": state.recast_bytes,
-            "cast_bytes": state.cast_bytes,
-            "casts": state.casts,
-            "weights_half_bytes": HALF_BYTES * state.weights,
-            "times_all_weights": round(times, 2),
-        },
+        evidence=_evidence(state, times),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(state: State, times: float) -> str:
+    share = state.recast_bytes / max(1, state.cast_bytes)
+    return (
+        "Autocast casts the same weights to half precision repeatedly within one forward pass, because its weight"
+        " cache is disabled, is cleared too early, or does not apply to these weights. The repeated casts write"
+        f" {_bytes(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
+        f" {wording.percent(share)} of the bytes of all casts."
+    )
+
+
+def _evidence(state: State, times: float) -> dict[str, Any]:
+    return {
+        "recast_bytes": state.recast_bytes,
+        "cast_bytes": state.cast_bytes,
+        "casts": state.casts,
+        "weights_half_bytes": HALF_BYTES * state.weights,
+        "times_all_weights": round(times, 2),
+    }
 
 
 def _bytes(number: int) -> str:

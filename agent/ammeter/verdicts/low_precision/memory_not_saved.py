@@ -7,6 +7,7 @@ as that of the float32 baseline.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -78,35 +79,45 @@ def _read(state: State, step: int, used: float, reserved: float, retries: float)
 
 
 def _conclude(state: State) -> Finding:
-    reserved, used = _gib(state.reserved), _gib(state.used)
+    title, cause = _retried_allocations(state) if state.short else _unused_memory(state)
     fragmented = state.reserved >= FRAGMENTED_RATIO * state.used
-    if state.short:
-        title = "GPU memory allocations fail and are retried"
-        cause = (
-            f"torch repeatedly runs short of GPU memory: {wording.count(int(state.retries), 'allocation')} failed so"
-            " far and had to be retried. Before each retry, torch waits for the device and releases its cached memory,"
-            f" which makes the step slow. torch reserves {reserved}, of which tensors used {used} at their peak."
-        )
-    else:
-        title = f"At least half of the reserved GPU memory is unused: {reserved} reserved, {used} used"
-        cause = (
-            f"torch reserves {reserved} of GPU memory, but tensors used {used} at their peak: the rest is in fragments"
-            " that are too small for the requests, or remains from a larger use."
-        )
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
         cause=cause,
         fix=_defragment() if fragmented else _use_less(),
-        evidence={
-            "reserved_bytes": state.reserved,
-            "allocated_peak_bytes": state.used,
-            "reserved_over_allocated": round(state.reserved / state.used, 2) if state.used > 0 else None,
-            "alloc_retries": wording.number(state.retries),
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _retried_allocations(state: State) -> tuple[str, str]:
+    """Returns title and cause."""
+    return "GPU memory allocations fail and are retried", (
+        f"torch repeatedly runs short of GPU memory: {wording.count(int(state.retries), 'allocation')} failed so"
+        " far and had to be retried. Before each retry, torch waits for the device and releases its cached memory,"
+        f" which makes the step slow. torch reserves {_gib(state.reserved)}, of which tensors used {_gib(state.used)}"
+        " at their peak."
+    )
+
+
+def _unused_memory(state: State) -> tuple[str, str]:
+    """Returns title and cause."""
+    reserved, used = _gib(state.reserved), _gib(state.used)
+    return f"At least half of the reserved GPU memory is unused: {reserved} reserved, {used} used", (
+        f"torch reserves {reserved} of GPU memory, but tensors used {used} at their peak: the rest is in fragments"
+        " that are too small for the requests, or remains from a larger use."
+    )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "reserved_bytes": state.reserved,
+        "allocated_peak_bytes": state.used,
+        "reserved_over_allocated": round(state.reserved / state.used, 2) if state.used > 0 else None,
+        "alloc_retries": wording.number(state.retries),
+    }
 
 
 def judge_pair(state: State, pair: RunComparison) -> tuple[State, Finding | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ammeter.verdicts.framework import wording
@@ -79,15 +81,20 @@ def _conclude(state: State) -> Finding:
         f" {place} in float32, with torch.autocast(device, enabled=False) around it and .float() on its inputs, or"
         f" reduce its inputs with a norm or a clamp{f' below the {origin.absmax:.4g} seen' if passed else ''}.",
         module=module or None,
-        evidence={
-            "infs": origin.infs if passed else None,
-            "op": origin.op or None,
-            "last_finite_absmax": origin.absmax if passed else None,
-            "absmax": state.peak or None,
-            "limit": FLOAT16_MAX,
-        },
+        evidence=_evidence(state, passed),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State, passed: bool) -> dict[str, Any]:
+    origin = state.origin
+    return {
+        "infs": origin.infs if passed else None,
+        "op": origin.op or None,
+        "last_finite_absmax": origin.absmax if passed else None,
+        "absmax": state.peak or None,
+        "limit": FLOAT16_MAX,
+    }
 
 
 def _passed(origin: NonfiniteOrigin) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -50,31 +52,41 @@ def is_masked_row(origin: NonfiniteOrigin) -> bool:
 
 def _conclude(state: State) -> Finding:
     origin = state.origin
-    op = f" ({origin.op})" if origin.op else ""
-    sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
     certain = origin.type in SOFTMAX_MODULES
     title = f"A fully masked row makes {origin.place} return NaN"
-    unread = "" if certain else " The scores themselves were not read; check the mask for such a row."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title if certain else f"{origin.place} returns NaN, as for a fully masked row",
-        cause=f"{origin.place}{op} returned NaN from inputs without NaN and +Inf, as softmax does for a row whose"
-        f" scores are all masked with -Inf: it divides 0 by 0. It returned {origin.nans} NaN and no"
-        f" Inf.{unread}{sample}",
+        cause=_cause(origin, certain),
         fix=f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True"
         " excludes, masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If masks are"
         " added to the scores, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16.",
         module=origin.module or None,
-        evidence={
-            "op": origin.op or None,
-            "nans": origin.nans,
-            "sample": origin.sample if origin.sample >= 0 else None,
-            "dtype": origin.dtype or None,
-            "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
-        },
+        evidence=_evidence(origin),
         **lifecycle_fields(state.opened),
     )
+
+
+def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
+    op = f" ({origin.op})" if origin.op else ""
+    sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
+    unread = "" if certain else " The scores themselves were not read; check the mask for such a row."
+    return (
+        f"{origin.place}{op} returned NaN from inputs without NaN and +Inf, as softmax does for a row whose"
+        f" scores are all masked with -Inf: it divides 0 by 0. It returned {origin.nans} NaN and no"
+        f" Inf.{unread}{sample}"
+    )
+
+
+def _evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
+    return {
+        "op": origin.op or None,
+        "nans": origin.nans,
+        "sample": origin.sample if origin.sample >= 0 else None,
+        "dtype": origin.dtype or None,
+        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
+    }
 
 
 VERDICT = Verdict(

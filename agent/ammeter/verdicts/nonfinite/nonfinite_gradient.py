@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -162,7 +163,7 @@ def _with_evidence(state: State, scale: float, bits: float) -> State:
 
 
 def _conclude(state: State) -> Finding:
-    frontier, scale = state.frontier, state.scale
+    frontier = state.frontier
     return Finding(
         verdict=VERDICT.id,
         severity="page" if state.page else "ticket",
@@ -171,23 +172,28 @@ def _conclude(state: State) -> Finding:
         fix=gradient_wording.fix(state),
         tensor=frontier.tensor,
         module=frontier.module,
-        evidence={
-            "bad_steps": state.bad,
-            "steps_applied": state.applied,
-            "scale": scale if scale > 0 else None,
-            "room_bits": round(state.headroom_bits, 1) if scale > 0 else None,
-            "lowest_failed_scale": state.lowest if math.isfinite(state.lowest) else None,
-            "next_applied_scale": state.after if state.after >= 0 else None,
-            "steps_partly_applied": state.partly_applied,
-            "loss_finite": None if state.loss_unread else True,
-            "born_in": "backward" if state.origin.kind else None,
-            "nonfinite_weight": state.weight or None,
-            "nan_without_inf": not frontier.inf,
-            "nonfinite_tensors": frontier.count,
-            "finite_tensors": frontier.before + frontier.after,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    frontier, scale = state.frontier, state.scale
+    return {
+        "bad_steps": state.bad,
+        "steps_applied": state.applied,
+        "scale": scale if scale > 0 else None,
+        "room_bits": round(state.headroom_bits, 1) if scale > 0 else None,
+        "lowest_failed_scale": state.lowest if math.isfinite(state.lowest) else None,
+        "next_applied_scale": state.after if state.after >= 0 else None,
+        "steps_partly_applied": state.partly_applied,
+        "loss_finite": None if state.loss_unread else True,
+        "born_in": "backward" if state.origin.kind else None,
+        "nonfinite_weight": state.weight or None,
+        "nan_without_inf": not frontier.inf,
+        "nonfinite_tensors": frontier.count,
+        "finite_tensors": frontier.before + frontier.after,
+    }
 
 
 VERDICT = Verdict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -147,25 +147,36 @@ def _conclude(state: State) -> Finding:
         fix=_fix(state),
         tensor=origin.tensor or state.weight_before or frontier.tensor,
         module=origin.module or frontier.module,
-        evidence={
-            "loss": name,
-            "nonfinite_losses": state.bad,
-            "steps_skipped": state.skipped,
-            "steps_applied": state.applied,
-            "steps_partly_applied": state.partly_applied,
-            "gradients_moved": state.gradient_nonzero if state.applied else None,
-            "weights_at_risk": state.at_risk or _weights_were_bad(state),
-            "nonfinite_weight": _nonfinite_weight(state),
-            "nonfinite_buffer": origin.tensor if origin.buffer else None,
-            "nonfinite_tensors": frontier.count,
-            "born_in": origin.kind or None,
-            "op": origin.op or None,
-            "input": origin.input or None,
-            "micro_batch": origin.micro_batch if origin.micro_batch >= 0 else None,
-            "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    frontier, origin = state.frontier, state.origin
+    return {
+        "loss": str(wording.number(state.value)),
+        "nonfinite_losses": state.bad,
+        "steps_skipped": state.skipped,
+        "steps_applied": state.applied,
+        "steps_partly_applied": state.partly_applied,
+        "gradients_moved": state.gradient_nonzero if state.applied else None,
+        "weights_at_risk": state.at_risk or _weights_were_bad(state),
+        "nonfinite_weight": _nonfinite_weight(state),
+        "nonfinite_buffer": origin.tensor if origin.buffer else None,
+        "nonfinite_tensors": frontier.count,
+        **_origin_evidence(origin),
+    }
+
+
+def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
+    return {
+        "born_in": origin.kind or None,
+        "op": origin.op or None,
+        "input": origin.input or None,
+        "micro_batch": origin.micro_batch if origin.micro_batch >= 0 else None,
+        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
+    }
 
 
 def _weights_were_bad(state: State) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -140,19 +141,23 @@ def _conclude(state: State) -> Finding:
         fix=_fix(state, good),
         tensor=tensor,
         module=module_of(tensor if state.tensor else module_of(tensor)),
-        evidence={
-            "nonfinite_weight": state.tensor or None,
-            "nonfinite_moment": state.moment or None,
-            "read_at_step": opened.step,
-            "skipped_losses_from": state.deduced if state.deduced >= 0 else None,
-            "weights": state.count,
-            "moments": state.moments,
-            "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
-            "checkpoint": good.path if good else None,
-            "checkpoint_step": good.step if good else None,
-        },
+        evidence=_evidence(state, good),
         **lifecycle_fields(opened),
     )
+
+
+def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
+    return {
+        "nonfinite_weight": state.tensor or None,
+        "nonfinite_moment": state.moment or None,
+        "read_at_step": state.opened.step,
+        "skipped_losses_from": state.deduced if state.deduced >= 0 else None,
+        "weights": state.count,
+        "moments": state.moments,
+        "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
+        "checkpoint": good.path if good else None,
+        "checkpoint_step": good.step if good else None,
+    }
 
 
 def _cause(state: State) -> str:

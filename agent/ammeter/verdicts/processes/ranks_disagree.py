@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -163,19 +164,7 @@ def _first(where: Mask, otherwise: int) -> int:
 
 
 def _conclude(state: State) -> Finding:
-    ranks_text = _ranks_text(state)
-    if state.ahead:
-        title = f"{wording.sentence(ranks_text)} stopped at step {state.opened.first} while other ranks continue"
-        cause = (
-            f"{wording.sentence(ranks_text)} has completed no step since step {state.opened.first}, while other ranks"
-            f" continue: they are up to {wording.count(state.ahead, 'step')} and at least {AHEAD_SECONDS // 60} minutes"
-            f" ahead. The {state.ranks} ranks shared their gradients before, so those that continue train another"
-            " model."
-        )
-    else:
-        verb = "has" if state.differing_count == 1 else "have"
-        title = f"{wording.sentence(ranks_text)} {verb} another loss scale than the other ranks"
-        cause = f"{_cause(state, ranks_text)} The scaler of each rank decides independently: {_harm(state)}"
+    title, cause = _missing_steps(state) if state.ahead else _differing_scale(state)
     return Finding(
         verdict=VERDICT.id,
         severity="page",
@@ -183,17 +172,39 @@ def _conclude(state: State) -> Finding:
         cause=cause,
         fix=_fix(state),
         ranks=state.differing,
-        evidence={
-            "ranks": list(state.differing),
-            "of": state.ranks,
-            "scale": state.scale or None,
-            "scale_of_the_others": state.usual or None,
-            "skipped_alone": state.lone_skip if state.lone_skip >= 0 else None,
-            "first_nonfinite_loss": list(state.broken) if state.lone_skip >= 0 else [],
-            "steps_behind": state.ahead,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _missing_steps(state: State) -> tuple[str, str]:
+    """Returns title and cause for a rank that completes no steps."""
+    subject = wording.sentence(_ranks_text(state))
+    return f"{subject} stopped at step {state.opened.first} while other ranks continue", (
+        f"{subject} has completed no step since step {state.opened.first}, while other ranks"
+        f" continue: they are up to {wording.count(state.ahead, 'step')} and at least {AHEAD_SECONDS // 60} minutes"
+        f" ahead. The {state.ranks} ranks shared their gradients before, so those that continue train another"
+        " model."
+    )
+
+
+def _differing_scale(state: State) -> tuple[str, str]:
+    """Returns title and cause for ranks with another loss scale."""
+    ranks_text, verb = _ranks_text(state), "has" if state.differing_count == 1 else "have"
+    title = f"{wording.sentence(ranks_text)} {verb} another loss scale than the other ranks"
+    return title, f"{_cause(state, ranks_text)} The scaler of each rank decides independently: {_harm(state)}"
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "ranks": list(state.differing),
+        "of": state.ranks,
+        "scale": state.scale or None,
+        "scale_of_the_others": state.usual or None,
+        "skipped_alone": state.lone_skip if state.lone_skip >= 0 else None,
+        "first_nonfinite_loss": list(state.broken) if state.lone_skip >= 0 else [],
+        "steps_behind": state.ahead,
+    }
 
 
 def _ranks_text(state: State) -> str:

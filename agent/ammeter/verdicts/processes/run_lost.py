@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -118,22 +120,26 @@ def _conclude(state: State) -> Finding:
         title=f"{_TITLES.get(by, 'Run lost')} {_where(state)}",
         cause=f"{_story(state, process)} {last}",
         fix=_fix(state),
-        evidence={
-            "last_step": state.step,
-            "rank": state.rank,
-            "host": state.host,
-            "pid": state.pid,
-            "cause": "process" if state.died else "host",
-            "ended_by": by,
-            "how": state.how,
-            "silent_seconds": round(state.silent_seconds, 1),
-            "memory_bytes": int(state.memory) or None,
-            "memory_limit_bytes": state.limit or None,
-            "last_checkpoint": state.path,
-            "last_saved_step": state.saved if state.saved != NO_STEP else None,
-        },
+        evidence=_evidence(state, by),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State, by: str) -> dict[str, Any]:
+    return {
+        "last_step": state.step,
+        "rank": state.rank,
+        "host": state.host,
+        "pid": state.pid,
+        "cause": "process" if state.died else "host",
+        "ended_by": by,
+        "how": state.how,
+        "silent_seconds": round(state.silent_seconds, 1),
+        "memory_bytes": int(state.memory) or None,
+        "memory_limit_bytes": state.limit or None,
+        "last_checkpoint": state.path,
+        "last_saved_step": state.saved if state.saved != NO_STEP else None,
+    }
 
 
 def _severity(by: str) -> Severity:

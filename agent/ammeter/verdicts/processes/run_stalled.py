@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -134,16 +136,20 @@ def _conclude(state: State) -> Finding:
         f" before was {_duration(state.pause)}.{ended} Possible reasons: a wait for another rank in a collective, for"
         " data, for a disk or for a lock, or work that is not a training step.",
         fix=_fix(state),
-        evidence={
-            "last_step": state.step,
-            "seconds_without_a_step": round(state.seconds, 1),
-            "longest_pause_seconds": round(state.pause, 3),
-            "rank": state.rank,
-            "host": state.host,
-            "pid": state.pid,
-        },
+        evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    return {
+        "last_step": state.step,
+        "seconds_without_a_step": round(state.seconds, 1),
+        "longest_pause_seconds": round(state.pause, 3),
+        "rank": state.rank,
+        "host": state.host,
+        "pid": state.pid,
+    }
 
 
 def _fix(state: State) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.rate import BURST_REQUESTS, MAX_CLIENTS, REQUESTS_PER_SECOND, RateLimiter
-from tests.server.ingest.test_endpoint import Sender, opened
+from tests.server.ingest.senders import Sender, opened
 
 
 class Clock:

@@ -9,7 +9,7 @@ from ammeter_server.http.limits import run_quota
 from ammeter_server.http.limits.run_quota import COUNT_INTERVAL_NS, Quota
 from ammeter_server.http.problems import Problem
 from tests.server.feeding import wait_until
-from tests.server.ingest.test_endpoint import Sender, opened
+from tests.server.ingest.senders import Sender, opened
 
 
 def refused(of: Quota, project: str) -> str | None:

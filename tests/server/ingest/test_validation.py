@@ -28,20 +28,9 @@ from ammeter_server.db.queries import live
 from ammeter_server.db.tables import metadata
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import validation
-from tests.server.ingest.test_endpoint import Place, Sender, of_stream, opened, rows, stored
+from tests.server.ingest.senders import Sender, of_stream, rows, stored
 
 HUGE = 2**63 - 1
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with opened(tmp_path_factory.mktemp("extents")) as place:
-        yield place
-
-
-@pytest.fixture
-def sender(place: Place) -> Sender:
-    return Sender(place.client, place.store)
 
 
 def batches(

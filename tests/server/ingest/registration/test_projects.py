@@ -1,97 +1,20 @@
-"""A stream belongs to its sender, and a run to its project, on both databases: whoever else sends or asks changes and
-learns nothing."""
+"""A run belongs to its project: another project neither changes nor reads it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import select
 
-from ammeter.wire import codec, frames
-from ammeter.wire.frames import Batch, Bye, Event, Hello, Lost
-from ammeter_server.api import live
+from ammeter.wire.frames import Batch, Bye, Event, Lost
 from ammeter_server.auth import tokens
-from ammeter_server.db import Store, run_deletion
-from ammeter_server.db.tables import metadata, runs, streams
-from ammeter_server.http.limits import rate
+from ammeter_server.db.tables import runs
 from ammeter_server.runs.run_ids import id_of, is_reserved
-from tests.server.callers import Guarded, bearer, guarded
-from tests.server.databases import postgresql
-from tests.server.feeding import SCHEMA, Stream, break_down, serving, train, wait_until
-
-PROJECTS = ("ours", "theirs")
-SCOPES = ("ingest", "read")
-
-
-@dataclass
-class Place:
-    """A collector with a token of each project, and of all of them."""
-
-    client: httpx.Client
-    store: Store
-    tokens: dict[str, str] = field(default_factory=dict)
-
-    def token(self, project: str | None) -> str:
-        """Another one of this project."""
-        return tokens.create(self.store, uuid.uuid4().hex, SCOPES, project)
-
-    def stream(self, whose: str, **said: Any) -> Stream:
-        """One of a project's that is open, with steps 0 to 40."""
-        stream = Stream(self.client, headers=bearer(self.tokens[whose]), **said)
-        train(stream, 0, 40)
-        stream.send()
-        return stream
-
-    def get(self, path: str, whose: str) -> httpx.Response:
-        return self.client.get(path, headers=bearer(self.tokens[whose]))
-
-    def lies(self, stream: Stream) -> list[str]:
-        """The runs that hold it."""
-        with self.store.reading() as connection:
-            return list(connection.execute(select(streams.c.run).where(streams.c.id == stream.stream)).scalars())
-
-    def all_of(self, run: str) -> dict[str, list[Any]]:
-        """What ingest has stored of a run, and nothing of when a shipper was heard last."""
-        found = {}
-        with self.store.reading() as connection:
-            for name in ("streams", "schemas", "chunks", "events", "findings"):
-                table = metadata.tables[name]
-                rows = connection.execute(select(table).where(table.c.run == run))
-                found[name] = sorted(map(repr, rows))
-        return found
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    with postgresql() as url:
-        yield url
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    url = "" if request.param == "sqlite" else request.getfixturevalue("database")
-    with pytest.MonkeyPatch.context() as patch, guarded(tmp_path_factory.mktemp("senders"), url) as guard:
-        patch.setattr(live, "MAX_ANSWER_SECONDS", 0.01)
-        yield tokened(guard)
-
-
-def tokened(guard: Guarded) -> Place:
-    place = Place(guard.client, guard.store)
-    place.tokens = {project: place.token(project) for project in PROJECTS} | {"all": place.token(None)}
-    return place
-
-
-def post(stream: Stream, token: str, batch: Batch, offset: int, end: int) -> httpx.Response:
-    path = f"/api/v1/runs/{stream.run}/streams/{stream.stream}/frames?offset={offset}&end={end}"
-    headers = {"Content-Type": frames.CONTENT_TYPE, **bearer(token)}
-    return stream.client.post(path, content=codec.encode_batch(batch), headers=headers)
-
+from tests.server.callers import bearer
+from tests.server.feeding import Stream, break_down, serving, train, wait_until
+from tests.server.ingest.registration.projects import PROJECTS, SCOPES, Place, post
 
 MEANT = {
     "append": (Batch([Event("a.b", 1, 1)]), 0, 100),
@@ -248,125 +171,6 @@ def test_a_baseline_is_the_projects_own_run_of_that_id(place: Place) -> None:
         return evaluation.get("baseline", {}).get("id")
 
     assert id_of("theirs", ours.run) == wait_until(compared)
-
-
-def test_a_stream_whose_hello_changes_stays_where_it_is(place: Place) -> None:
-    for whose in ("ours", "all"):
-        stream = place.stream(whose, project="ours", name="first")
-        stream.items.append(
-            Hello(stream.run, stream.stream, SCHEMA, rank=3, world_size=9, name="second", project="theirs", started=1)
-        )
-        train(stream, 41, 45)
-        stream.send()
-        train(stream, 46, 50)
-        stream.send()
-        assert [stream.run] == place.lies(stream)
-        told = place.get(f"/api/v1/runs/{stream.run}", "all").json()
-        assert ("first", "ours", 50) == (told["name"], told["project"], told["last_step"])
-        assert 404 == place.get(f"/api/v1/runs/{stream.run}", "theirs").status_code
-
-
-def test_two_senders_of_one_stream_apply_each_frame_once(place: Place) -> None:
-    first = place.stream("ours")
-    second = Stream(
-        place.client,
-        run=first.run,
-        stream=first.stream,
-        offset=first.offset,
-        headers=bearer(place.token("ours")),
-    )
-    begin = first.offset
-    for stream in (first, second):
-        train(stream, 41, 45)
-    first.send()
-    answer = post(second, place.tokens["ours"], Batch([Event("a.b", 44, 1)]), begin, begin + 5)
-    assert (200, first.offset) == (answer.status_code, answer.json()["offset"])
-    answer = post(second, place.tokens["ours"], Batch([Event("a.b", 44, 1)]), begin, first.offset + 5)
-    assert (409, first.offset) == (answer.status_code, answer.json()["offset"])
-    told = place.get(f"/api/v1/runs/{first.run}", "ours").json()
-    assert (45, 46) == (told["last_step"], told["counters"]["applied"])
-
-
-@pytest.mark.parametrize("project", ["ours", None])
-def test_a_stream_of_a_run_that_was_deleted_goes_on_in_a_new_one(place: Place, project: str | None) -> None:
-    stream = place.stream("ours" if project else "all", project="ours")
-    with place.store.writing() as connection:
-        connection.execute(runs.delete().where(runs.c.id == stream.run))
-    place.stream("theirs", run=stream.run)
-    answer = post(stream, stream.headers["Authorization"].split()[1], Batch([Event("a.b", 1, 1)]), stream.offset, 10**4)
-    assert (409, 0) == (answer.status_code, answer.json()["offset"])
-    stream.offset = 0
-    train(stream, 41, 45)
-    stream.send()
-    assert [id_of("ours", stream.run)] == place.lies(stream)
-
-
-def test_a_run_that_one_project_had_deleted_takes_nothing_more_and_keeps_no_other_project_from_its_id(
-    place: Place,
-) -> None:
-    stream = place.stream("ours")
-    assert run_deletion.delete(place.store, stream.run, "me", 1)
-    answer = post(stream, place.tokens["ours"], Batch([stream.hello()]), 0, 100)
-    assert 410 == answer.status_code, answer.text
-    theirs = place.stream("theirs", run=stream.run)
-    assert [id_of("theirs", stream.run)] == place.lies(theirs)
-    assert 410 == post(stream, place.tokens["ours"], Batch([stream.hello()]), 0, 100).status_code
-    assert run_deletion.delete(place.store, id_of("theirs", stream.run), "me", 1)
-    assert 410 == post(theirs, place.tokens["theirs"], Batch([theirs.hello()]), 0, 100).status_code
-
-
-def test_losses_do_not_bring_a_deleted_run_back(place: Place) -> None:
-    stream = place.stream("all", project="ours")
-    assert run_deletion.delete(place.store, stream.run, "me", 1)
-    gap = Batch(gaps=[Lost("journal-deleted", 3, 0, 0, 1000)])
-    assert 410 == post(stream, place.tokens["all"], gap, 0, 1000).status_code
-    assert 410 == post(stream, place.tokens["all"], Batch([stream.hello()]), 0, 1000).status_code
-    assert [] == place.lies(stream)
-
-
-def test_an_id_that_only_the_collector_gives_cannot_be_taken_beforehand(place: Place) -> None:
-    run = str(uuid.uuid4())
-    for whose in ("theirs", "all"):
-        taken = Stream(place.client, run=id_of("ours", run), headers=bearer(place.tokens[whose]))
-        answer = post(taken, place.tokens[whose], Batch([taken.hello()]), 0, 100)
-        assert 422 == answer.status_code
-        assert "only the collector assigns" in answer.json()["detail"]
-    place.stream("theirs", run=run)
-    assert [id_of("ours", run)] == place.lies(place.stream("ours", run=run))
-
-
-def test_a_stream_that_begins_with_losses_is_its_projects_too(place: Place) -> None:
-    run = str(uuid.uuid4())
-    place.stream("theirs", run=run)
-    for whose in ("ours", "all"):
-        stream = Stream(place.client, run=run, project="ours", headers=bearer(place.tokens[whose]))
-        gap = Batch(gaps=[Lost("journal-deleted", 3, 0, 0, 1000)])
-        assert 200 == post(stream, place.tokens[whose], gap, 0, 1000).status_code
-        stream.offset = 1000
-        stream.items.append(stream.hello())
-        train(stream, 41, 45)
-        stream.send()
-        assert 1 == len(place.lies(stream))
-        if whose == "ours":
-            assert [id_of("ours", run)] == place.lies(stream)
-
-
-@contextmanager
-def hastily() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rate, "BURST_REQUESTS", 20.0)
-        patch.setattr(rate, "REQUESTS_PER_SECOND", 0.001)
-        yield
-
-
-def test_who_asks_without_end_with_another_projects_token_keeps_the_sender_from_nothing(tmp_path: Any) -> None:
-    with hastily(), guarded(tmp_path) as guard:
-        place = tokened(guard)
-        stream = place.stream("ours")
-        answers = {post(stream, place.tokens["theirs"], Batch(), 0, 0).status_code for _ in range(40)}
-        assert {404, 429} == answers
-        train(stream, 41, 45)
-        stream.send()
 
 
 def test_without_tokens_everybody_on_the_machine_is_one_sender_of_every_project(tmp_path: Any) -> None:

@@ -91,7 +91,7 @@ def test_no_panel_says_that_all_is_well_while_the_collector_is_frozen(frozen: Fl
     assert all(2 <= seconds < 120 for seconds in since)
 
 
-UP = ("Collector", "Since the last scrape", "Collector processes that answer")
+UP = ("Collector", "Since the last scrape", "Responding collector processes")
 
 
 def panels_with_numbers(there: Fleet) -> Iterator[tuple[str, str, list[float]]]:

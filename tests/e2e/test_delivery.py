@@ -98,7 +98,7 @@ def _found_lost(collector: Collector, training: Training, died: float) -> None:
     last = rows[-1][0] if rows else -1
     assert last == incident["last_step"]
     assert "open" == incident["state"]
-    assert last < 0 or f"last step was {last}" in incident["cause"]
+    assert last < 0 or f"last recorded step is {last}" in incident["cause"]
     bye = last_words(training)
     assert bye is not None
     assert ("lost", last) == (bye.reason, bye.step)

@@ -48,7 +48,7 @@ def test_a_checkpoint_that_all_can_replace_is_the_one_finding(public: Path, tmp_
     assert ("checkpoint-exposed", "ticket", 20) == tuple(
         finding[name] for name in ("verdict", "severity", "first_step")
     )
-    assert f"chmod 0600 on {path}" in finding["fix"]
+    assert f"chmod 0600 {path}" in finding["fix"]
 
 
 def test_a_checkpoint_of_weights_alone_is_the_one_finding(tmp_path: Path, capsys: Output) -> None:

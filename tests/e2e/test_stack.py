@@ -81,7 +81,7 @@ def stack() -> Iterator[Stack]:
         Path(folder).chmod(0o711)  # PostgreSQL's own user enters it
         stack = Stack(Path(folder) / "stack")
         try:
-            until(lambda: stack.says("Ctrl-C ends everything"), "the demo is over", 240)
+            until(lambda: stack.says("Ctrl-C stops the stack"), "the demo is over", 240)
             yield stack
         finally:
             stack.stop()

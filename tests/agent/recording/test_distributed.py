@@ -243,7 +243,7 @@ def test_before_init_process_group_the_launchers_job_is_the_run_else_each_rank_i
     assert 1 == len({run for runs in named for run in runs})
     said = [told["told"] for told in launched(world).told]
     assert [1, *[0] * (WORLDS[world] - 1)] == [len(lines) for lines in said]
-    assert f"so each of the {WORLDS[world]} ranks becomes a run of its own; call it afterwards" in said[0][0]
+    assert f"so the {WORLDS[world]} ranks are recorded as separate runs; call watch() afterwards" in said[0][0]
 
 
 @pytest.mark.parametrize("world", WORLDS)

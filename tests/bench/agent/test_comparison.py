@@ -132,7 +132,7 @@ def test_each_peer_follows_a_bare_block_or_itself(monkeypatch: pytest.MonkeyPatc
     assert rounds == ORDER
 
 
-def _bare_unless_just_attached(training: Training, steps: int) -> float:
+def _bare_unless_just_attached(training: Training, *_: object) -> float:
     if training.peer is None:
         ORDER.append("bare")
     return 1.0
@@ -141,7 +141,7 @@ def _bare_unless_just_attached(training: Training, steps: int) -> float:
 def test_peers_are_measured_equally_often_when_the_deadline_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr("bench.agent.comparison.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("bench.agent.comparison.seconds_per_step", lambda training, steps: 1.0)
+    monkeypatch.setattr("bench.agent.comparison.seconds_per_step", lambda *_: 1.0)
     found = compare(TINY["bf16"], [First, Second], Sampling(pairs=9, steps=1, deadline=5))
     assert [4, 4] == [len(outcome.bare) for outcome in found if isinstance(outcome, Outcome)]
 

@@ -32,7 +32,7 @@ def test_each_loss_is_a_series_and_a_line_on_the_page(tmp_path: Path) -> None:
         show(browser, client, f"/runs/{stream.run}")
         figures = appears(browser, ".figures", CRITIC)
         assert "1.5 · 0.75" in figures
-        assert "read last at step 29, in 30 of 50 steps" in figures
+        assert "last measured at step 29, measured in 30 of 50 steps" in figures
         assert MAKER in appears(browser, "#charts", MAKER)
         show(browser, client, "/")
         assert "1.5 · 0.75" in appears(browser, ".runs tbody", "nightly")

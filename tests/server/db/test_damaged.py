@@ -92,7 +92,7 @@ BAD: dict[Callable[[Path], None], str] = {
     a_few_words: "name the collector's own file, or restore a backup",
     a_folder: "name a file that this user may read and write, in such a folder",
     below_a_file: "name a file in a folder that this user may write",
-    of_another_program: "is it one of the collector's own?",
+    of_another_program: "check that it is a database of the collector",
 }
 
 
@@ -122,7 +122,7 @@ def test_a_database_that_lost_tables_is_no_traceback(tmp_path: Path, capsys: pyt
     without_its_tables(tmp_path / "c.db")
     for words in (["token", "list"], ["audit"], ["storage"]):
         assert 2 == main([*words, "--database-url", f"sqlite:///{tmp_path / 'c.db'}"])
-        assert "is it one of the collector's own?" in capsys.readouterr().err
+        assert "check that it is a database of the collector" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

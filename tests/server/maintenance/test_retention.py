@@ -99,7 +99,7 @@ def test_the_oldest_days_go_while_the_database_is_too_large(store: Store, caplog
         assert partitions.used_bytes(connection) <= limit
     with caplog.at_level(logging.WARNING):
         retain(store, Settings(keep_bytes=1), TODAY)
-    assert "nothing is older than today" in caplog.text
+    assert "no data is older than today" in caplog.text
     with store.reading() as connection:
         assert [{TODAY}] * 4 == days_of(connection, run)
 

@@ -94,10 +94,8 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
     query = urllib.parse.quote(f'ammeter_incident_active{{run="{run}",verdict="nonfinite-gradient"}}')
     (found,) = stack.get("Prometheus", f"/api/v1/query?query={query}")["data"]["result"]
     assert "1" == found["value"][1]
-    labels = [alert["labels"] for alert in stack.get("Alertmanager", "/api/v2/alerts")]
-    assert ("AmmeterNonfiniteGradient", run) in {
-        (alert_labels["alertname"], alert_labels.get("run")) for alert_labels in labels
-    }
+    alert_labels = [alert["labels"] for alert in stack.get("Alertmanager", "/api/v2/alerts")]
+    assert ("AmmeterNonfiniteGradient", run) in {(labels["alertname"], labels.get("run")) for labels in alert_labels}
     assert "<html" in stack.get("the page", f"/runs/{run}")
     items = stack.get("the page", f"/api/v1/runs/{run}/incidents")["items"]
     assert ["nonfinite-gradient"] == [incident["verdict"] for incident in items]
@@ -105,7 +103,7 @@ def test_a_fault_in_training_is_seen_in_prometheus_in_alertmanager_on_the_page_a
     until(lambda: stack.says(page), "the receiver prints it", explain=lambda: stack.printed)
     assert {"the page", "Alertmanager", "Prometheus"} == {
         where.removeprefix("in ").removeprefix("on ")
-        for where in re.findall(r"^  seen (.+?) +http", stack.printed, re.M)
+        for where in re.findall(r"^  visible (.+?) +http", stack.printed, re.M)
     }
 
 

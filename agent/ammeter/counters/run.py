@@ -50,7 +50,7 @@ def _of_stream(counters: Mapping[str, Any]) -> Counters:
 
 
 def _add_life(totals: Counters, counters: Mapping[str, Any]) -> None:
-    """Adds one life of a rank to its totals."""
+    """Adds one attempt of a rank to its totals."""
     for name in SUMS:
         totals[name] = totals.get(name, 0) + counters.get(name, 0)
     for name in GAUGES:

@@ -39,7 +39,7 @@ SUMS = (
     "restores_partial",
     "restores_failed",
 )
-"""Counters of one stream. They add up over the lives of a rank; the value of a run is the largest of its ranks.
+"""Counters of one stream. They add up over the attempts of a rank; the value of a run is the largest of its ranks.
 
 steps: rows.
 applied, skipped: steps in which an optimizer stepped, or in which the scaler prevented that.

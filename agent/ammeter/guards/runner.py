@@ -234,7 +234,8 @@ class GuardRunner:
         An urgent row is written when its step closes.
         """
         row = self.session.row
-        bad = any(transfer.here and not math.isfinite(transfer.number()) for transfer in row.transfers.get("loss", ()))
+        losses = row.transfers.get("loss", ())
+        bad = any(loss.on_host and not math.isfinite(loss.number()) for loss in losses)
         row.urgent = row.urgent or bad
         return bad
 

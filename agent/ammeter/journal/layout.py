@@ -144,9 +144,9 @@ def private_folder(path: Path) -> Path:
         made = False
     else:
         made = True
-    found = path.lstat()
-    mode = stat.S_IMODE(found.st_mode)
-    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{path} is a symlink or belongs to another user; remove it or set AMMETER_DIR elsewhere")
     if made and mode != 0o700:
         path.chmod(0o700)
@@ -189,12 +189,11 @@ def _read_path(path: Path) -> Path | None:
 def _list_both(hot: Path, folder: Path) -> dict[int, Path]:
     """Lists the segments of a stream on disk and on tmpfs.
 
-    Tmpfs is listed twice, because segments move to disk meanwhile.
-
-    A segment in both places is the open one. Its path on tmpfs is returned: the copy on disk is slightly behind.
+    Tmpfs is listed twice, because segments move to disk meanwhile. A segment in both places is the open one. Its path
+    on tmpfs is returned: the copy on disk is slightly behind.
     """
-    found = {**_list_segments(hot), **_list_segments(folder)}
-    return found | _list_segments(hot)
+    segments = {**_list_segments(hot), **_list_segments(folder)}
+    return segments | _list_segments(hot)
 
 
 def _list_segments(folder: Path) -> dict[int, Path]:

@@ -34,9 +34,8 @@ class Entry:
 def read(folder: Path, offset: int = 0, limit_bytes: int | None = None) -> Iterator[Entry]:
     """Yields a stream's entries from a logical offset to its current end.
 
-    Holes are Lost entries.
-
-    Stops after about limit_bytes. Safe while the stream is written and while closed segments are moved.
+    Holes are Lost entries. The iteration stops after about limit_bytes. It is safe while the stream is written and
+    while closed segments are moved.
     """
     expected, budget = offset, limit_bytes
     listed = segments(folder)

@@ -11,7 +11,7 @@ from time import monotonic
 from ammeter.journal.layout import HOME_FILE, acknowledged, private_folder, replace, segment_path, usage
 from ammeter.journal.process_lock import above_standard, create_locked, file_id, unlock
 from ammeter.journal.size_cap import CAP_BYTES, SizeCap
-from ammeter.redaction import here
+from ammeter.redaction import process_redactor
 from ammeter.wire.codec import encode
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps
 
@@ -127,7 +127,7 @@ class Journal:
         admitted: list[Frame] = []
         for frame in frames:
             if type(frame) is not Steps:
-                frame = here.frame(frame)
+                frame = process_redactor.frame(frame)
             if isinstance(frame, Hello):
                 written = self._write_all(admitted) and written
                 admitted = []

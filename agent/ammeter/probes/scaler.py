@@ -40,7 +40,7 @@ class Scaler:
 
     def finish(self, row: Row) -> None:
         updates: list[Update] = row.raw.get("updates", _NO_UPDATES)
-        found_infs = sum([is_positive(found_inf) for update in updates for found_inf in update.found.values()])
+        found_infs = sum([is_positive(found_inf) for update in updates for found_inf in update.found_infs.values()])
         skipped = len(skipped_in(row)) if found_infs or row.skipped else 0
         scales = [(update.scale.number(), update.growth_tracker.number()) for update in updates]
         scalars = row.scalars
@@ -74,7 +74,7 @@ class Scaler:
         row.wait_for(update.scale)
         row.wait_for(update.growth_tracker)
         for optimizer, state in scaler._per_optimizer_states.items():
-            update.found[optimizer] = found_infs = [
+            update.found_infs[optimizer] = found_infs = [
                 async_copy.of(tensor) for tensor in state["found_inf_per_device"].values()
             ]
             for transfer in found_infs:

@@ -53,18 +53,18 @@ class User:
         session, row = self._session, self._session.rows.loggable()
         is_early = session.working and not (session.row.stepped or session.row.skipped)
         session.fast_path.learn_logged(transfers, is_early=is_early)
-        late: dict[str, float] = {}
-        for name, each in transfers.items():
-            if each is None:
+        late_values: dict[str, float] = {}
+        for name, transfer in transfers.items():
+            if transfer is None:
                 self._warn_once(name, f"it is a {type(values[name]).__name__}; use a number or a tensor")
             elif name not in columns:
                 self._warn_once(name, f"the run already logs {MAX_NAMES} names; use fewer")
-            elif row is None and each.ready():
-                late[name] = float(each.array().mean())
+            elif row is None and transfer.ready():
+                late_values[name] = float(transfer.array().mean())
             else:
-                (row or self._session.row).later(f"user:{name}", each)
-        if late:
-            self._session.emit_late("values.logged", late)
+                (row or self._session.row).later(f"user:{name}", transfer)
+        if late_values:
+            self._session.emit_late("values.logged", late_values)
 
     def log_at(self, step: float, values: dict[str, Any]) -> None:
         """Records values for a given step; values as in log()."""

@@ -77,12 +77,12 @@ class Row:
             self.transfers[key] = [transfer]
         else:
             transfers.append(transfer)
-        if not transfer.here:
+        if not transfer.on_host:
             self.wait_for(transfer)
 
     def wait_for(self, transfer: Transfer) -> None:
         """Delays the row until this transfer has arrived; the caller keeps the transfer itself."""
-        if not transfer.here:
+        if not transfer.on_host:
             self.pending = [*(self.pending or ()), transfer]
 
     def arrived(self, key: str) -> list[npt.NDArray[np.float32]]:

@@ -19,14 +19,14 @@ class Update:
     Attributes:
         number: index of the scaler, in the order of first use.
         scale, growth_tracker: values before the update.
-        found: optimizer id -> found_inf per device; a value > 0 means Inf or NaN.
+        found_infs: optimizer id -> found_inf per device; a value > 0 means Inf or NaN.
         after: the scale after update().
     """
 
     number: int
     scale: Transfer
     growth_tracker: Transfer
-    found: dict[int, list[Transfer]] = field(default_factory=dict)
+    found_infs: dict[int, list[Transfer]] = field(default_factory=dict)
     after: Transfer | None = None
 
 
@@ -37,8 +37,13 @@ def skipped_in(row: Row) -> Set[int]:
     applies nothing when it reads found_inf > 0.
     """
     updates: list[Update] = row.raw.get("updates", [])
-    late = {key for update in updates for key, found in update.found.items() if key in row.fused and is_positive(found)}
-    return row.skipped | late
+    in_kernel = {
+        key
+        for update in updates
+        for key, found_infs in update.found_infs.items()
+        if key in row.fused and is_positive(found_infs)
+    }
+    return row.skipped | in_kernel
 
 
 def is_positive(transfers: list[Transfer]) -> bool:

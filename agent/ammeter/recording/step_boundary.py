@@ -48,7 +48,7 @@ class Boundary:
         return session.fast_path.pauses(
             [
                 session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
-                patch.backward(before=guard(self._backward), after=guard(self._went_back)),
+                patch.backward(before=guard(self._backward), after=guard(self._after_backward)),
                 optimizer_steps.before(session.guard("boundary")(self._optimizer_steps)),
                 optimizer_steps.after(guard(self._optimizer_stepped)),
                 *patch.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
@@ -75,11 +75,11 @@ class Boundary:
         self._close_if_complete()
         self._rows.begin_step()
         if self._inside is not None and not patch.inside_backward():
-            self._session.closure.evaluates()
+            self._session.closure.begin_backward()
 
-    def _went_back(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+    def _after_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
         if self._inside is not None and not patch.inside_backward():
-            self._session.closure.went_back()
+            self._session.closure.end_backward()
 
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():

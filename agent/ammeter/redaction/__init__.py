@@ -8,12 +8,12 @@ from ammeter.redaction.config_values import MAX_TEXT_CHARS
 from ammeter.redaction.placeholders import BEYOND, GONE
 from ammeter.redaction.redactor import Redactor
 
-__all__ = ["BEYOND", "GONE", "MAX_TEXT_CHARS", "Redactor", "here", "text"]
+__all__ = ["BEYOND", "GONE", "MAX_TEXT_CHARS", "Redactor", "process_redactor", "text"]
 
-here = Redactor(remembers=True)
+process_redactor = Redactor(remembers=True)
 """The redactor of this process, for all its output."""
 
 
 def text(foreign: str, max_chars: int) -> str:
     """Returns foreign text that can be written anywhere: without secrets, truncated, valid UTF-8."""
-    return here.words(foreign, max_chars)
+    return process_redactor.words(foreign, max_chars)

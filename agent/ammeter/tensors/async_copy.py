@@ -22,10 +22,10 @@ class Transfer(Protocol):
     """A float32[n] or float64[n] array that arrives later.
 
     Attributes:
-        here: whether it was available from the beginning.
+        on_host: whether it was on the host from the beginning.
     """
 
-    here: bool
+    on_host: bool
 
     def ready(self) -> bool: ...
     def array(self) -> Array: ...
@@ -83,7 +83,7 @@ class Number:
     """One number that is already on the host."""
 
     __slots__ = ("_value",)
-    here = True
+    on_host = True
 
     def __init__(self, value: float) -> None:
         self._value = value
@@ -103,7 +103,7 @@ class Arrived:
     """Numbers that are already on the host."""
 
     __slots__ = ("_values",)
-    here = True
+    on_host = True
 
     def __init__(self, values: Array) -> None:
         self._values = values
@@ -141,7 +141,7 @@ class Stopwatch:
 
 
 class _FromCuda:
-    here = False
+    on_host = False
 
     def __init__(self, values: torch.Tensor) -> None:
         flat = _flat(values)

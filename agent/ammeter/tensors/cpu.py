@@ -84,7 +84,7 @@ def doubtful(norms: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 def norm(gradient: torch.Tensor) -> float:
     """Returns the L2 norm of a CPU gradient in float64 precision.
 
-    NaN or Inf only if an element is.
+    The norm is NaN or Inf only if an element is.
     """
     low, high = torch.aminmax(gradient)
     largest = max(abs(float(low)), abs(float(high)))

@@ -246,7 +246,7 @@ def blocks_in_chunk(elements: int, block: int, max_blocks: int) -> int:
     """Returns the blocks per chunk, MIN_BLOCKS times a power of two.
 
     Powers of two keep the number of variants small. MAX_CHUNKS chunks contain all elements unless that takes more than
-    `most` blocks per chunk.
+    `max_blocks` blocks per chunk.
     """
     blocks = MIN_BLOCKS
     while blocks * block * MAX_CHUNKS < elements and blocks < max_blocks:

@@ -35,12 +35,12 @@ class Closure:
     def end(self) -> None:
         self.optimizer = None
 
-    def evaluates(self) -> None:
+    def begin_backward(self) -> None:
         """Records a call of backward() in the closure."""
         self.reevaluated = self.reevaluated or (self.evaluated and self._version() != self._weights)
         self.evaluated = True
 
-    def went_back(self) -> None:
+    def end_backward(self) -> None:
         """Records the gradients after backward(); they are final unless more are added."""
         if self.optimizer is not None and not self.reevaluated:
             self._gradient = self._state()

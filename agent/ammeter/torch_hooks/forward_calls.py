@@ -126,7 +126,7 @@ class Forward:
 
     def _latest_calls(self) -> Iterator[dict[int, Any]]:
         return (
-            handle.hook_point.latest for handle in self._class_handles if isinstance(handle.hook_point, patch.CallTap)
+            handle.hook_point.latest for handle in self._class_handles if isinstance(handle.hook_point, patch.CallPatch)
         )
 
     def _is_around_root(self, model: torch.nn.Module) -> bool:

@@ -1,6 +1,6 @@
 """Reversible patches of torch functions and methods.
 
-This is the only file that sets attributes on objects of other libraries. There is one tap per patched name, with any
+This is the only file that sets attributes on objects of other libraries. Each patched name has one patch, with any
 number of subscribers; when the last one leaves, the original is restored. If another library has stored or wrapped
 Ammeter's wrapper in the meantime, the wrapper remains there as a pass-through without effect.
 
@@ -98,11 +98,11 @@ def called(kind: type, observe: CallObserver) -> Handle:
             kwargs, result) at the end of the call, with RAISED if it raised, or None.
     """
     key = (id(kind), "__call__")
-    if key not in _taps:
+    if key not in _patches:
         previous = _pass_throughs.pop(key, None)
-        _taps[key] = previous if previous and vars(kind).get("__call__") is previous.wrapper else CallTap(kind)
+        _patches[key] = previous if previous and vars(kind).get("__call__") is previous.wrapper else CallPatch(kind)
     skip_code(getattr(observe, "__func__", observe).__code__)
-    return _taps[key].join((observe,))
+    return _patches[key].join((observe,))
 
 
 def hook_point(kind: type, name: str) -> HookPoint:
@@ -111,21 +111,21 @@ def hook_point(kind: type, name: str) -> HookPoint:
     Raises:
         KeyError: the method has no subscribers.
     """
-    return _taps[id(_owner(kind, name)), name]
+    return _patches[id(_owner(kind, name)), name]
 
 
 def call_late_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Calls back the subscribers that joined during a call of backward(), before it does anything."""
-    for before in _taps[id(autograd), "backward"].calls[0]:
+    for before in _patches[id(autograd), "backward"].calls[0]:
         before(args, kwargs)
 
 
 def attached() -> list[str]:
     """Returns the patched names, such as 'GradScaler.update', for tests and people."""
-    return [f"{tap.owner.__name__}.{tap.name}" for tap in _taps.values()]
+    return [f"{patch.owner.__name__}.{patch.name}" for patch in _patches.values()]
 
 
-class _Tap(HookPoint):
+class _Patch(HookPoint):
     """A patched function or method.
 
     Attributes:
@@ -139,9 +139,9 @@ class _Tap(HookPoint):
         self.name = name
         self.original: Callable[..., Any] = vars(owner)[name]
         self.overridden = False
-        for tap in _taps.values():
-            if tap.name == name:
-                self.overridden = tap.overridden = True
+        for patch in _patches.values():
+            if patch.name == name:
+                self.overridden = patch.overridden = True
         self.wrapper = _wrap(self)
         setattr(owner, name, self.wrapper)
 
@@ -149,7 +149,7 @@ class _Tap(HookPoint):
         super().leave(subscriber)
         if self.subscribers:
             return
-        _taps.pop((id(self.owner), self.name), None)
+        _patches.pop((id(self.owner), self.name), None)
         if vars(self.owner).get(self.name) is self.wrapper:
             self.restore()
 
@@ -162,7 +162,7 @@ class _Tap(HookPoint):
         return SimpleNamespace, (), state
 
 
-class CallTap(_Tap):
+class CallPatch(_Patch):
     """A patched class's __call__, which may be inherited; each subscriber selects instances.
 
     Attributes:
@@ -195,35 +195,35 @@ class CallTap(_Tap):
             delattr(self.owner, self.name)
 
 
-def _wrap(tap: _Tap) -> Callable[..., Any]:
-    original = tap.original
-    name = tap.name if isinstance(tap.owner, type) else f"{tap.owner.__name__}.{tap.name}"
+def _wrap(patch: _Patch) -> Callable[..., Any]:
+    original = patch.original
+    name = patch.name if isinstance(patch.owner, type) else f"{patch.owner.__name__}.{patch.name}"
 
-    traced = not _breaks_graphs(tap)
+    traced = not _breaks_graphs(patch)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # While torch.compile traces, only the original is called, so that fullgraph=True remains possible. The compiler
         # knows the first of the two conditions and does not evaluate the other, which is is_compiling() in fewer calls.
-        if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not tap.active:
+        if (traced and (is_dynamo_compiling() or compiler._is_compiling_flag)) or not patch.active:
             return original(*args, **kwargs)
         call = None
-        if tap.overridden:
+        if patch.overridden:
             call = (id(args[0]) if args else 0, name)
             if call in _running:
                 return original(*args, **kwargs)
             _running.add(call)
         try:
-            for before in tap.calls[0]:
+            for before in patch.calls[0]:
                 before(args, kwargs)
             result = original(*args, **kwargs)
         except BaseException:
-            for always in tap.calls[2]:
+            for always in patch.calls[2]:
                 always(args, kwargs, RAISED)
             raise
         finally:
             if call:
                 _running.discard(call)
-        for after in tap.calls[1]:
+        for after in patch.calls[1]:
             after(args, kwargs, result)
         return result
 
@@ -234,19 +234,19 @@ def _wrap(tap: _Tap) -> Callable[..., Any]:
     return functools.update_wrapper(wrapper, original)
 
 
-def _wrap_calls(tap: CallTap) -> Callable[..., Any]:
-    own, source = tap.original if tap.own else None, tap.source
+def _wrap_calls(patch: CallPatch) -> Callable[..., Any]:
+    own, source = patch.original if patch.own else None, patch.source
 
     def choose(*args: Any, **kwargs: Any) -> Any:
         original = own or source.__call__  # looked up at each call: torch.fx patches nn.Module's while it traces
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
-        if args and id(args[0]) in tap.latest:
-            tap.latest[id(args[0])] = args, kwargs
-        if not tap.active:
+        if args and id(args[0]) in patch.latest:
+            patch.latest[id(args[0])] = args, kwargs
+        if not patch.active:
             return original(*args, **kwargs)
         ends: tuple[After, ...] = ()
-        for observe in tap.calls[0]:
+        for observe in patch.calls[0]:
             end = observe(args, kwargs)
             if end is not None:
                 ends = (end, *ends)
@@ -262,12 +262,12 @@ def _wrap_calls(tap: CallTap) -> Callable[..., Any]:
 
     # Not compiled as a frame of its own. As part of the program's frame, it reduces to the original.
     skip_code(choose.__code__)
-    return functools.update_wrapper(choose, tap.original)
+    return functools.update_wrapper(choose, patch.original)
 
 
-def _breaks_graphs(tap: _Tap) -> bool:
-    """Whether torch.compile ends a graph here anyway: it traces none of torch's tapped methods."""
-    return not isinstance(tap.owner, ModuleType) and tap.original.__module__.partition(".")[0] == "torch"
+def _breaks_graphs(patch: _Patch) -> bool:
+    """Whether torch.compile ends a graph here anyway: it traces none of torch's patched methods."""
+    return not isinstance(patch.owner, ModuleType) and patch.original.__module__.partition(".")[0] == "torch"
 
 
 def _owner(kind: type, name: str) -> type:
@@ -280,16 +280,16 @@ def _owner(kind: type, name: str) -> type:
 def _subscribe(
     owner: Any, name: str, before: Before | None, after: After | None, always: After | None = None
 ) -> Handle:
-    tap = _taps.get((id(owner), name))
-    if tap is None:
-        tap = _taps[(id(owner), name)] = _Tap(owner, name)
-    return tap.join((before, after, always))
+    patch = _patches.get((id(owner), name))
+    if patch is None:
+        patch = _patches[(id(owner), name)] = _Patch(owner, name)
+    return patch.join((before, after, always))
 
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
-_taps: dict[tuple[int, str], _Tap] = {}
-_pass_throughs: dict[tuple[int, str], _Tap] = {}
-"""Wrappers without subscribers that remain installed: see CallTap.restore()."""
+_patches: dict[tuple[int, str], _Patch] = {}
+_pass_throughs: dict[tuple[int, str], _Patch] = {}
+"""Wrappers without subscribers that remain installed: see CallPatch.restore()."""
 _running: set[tuple[int, str]] = set()
 """Pairs of (object, method) on the stack: an override and the super() it calls count as one call."""

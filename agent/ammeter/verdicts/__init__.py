@@ -140,12 +140,12 @@ def judge(states: Mapping[str, bytes], view: View, decoded: Decoded | None = Non
     return _apply(states, view, judges, {} if decoded is None else decoded)
 
 
-def judge_ranks(states: Mapping[str, bytes], seen: AlignedSteps) -> Judged:
+def judge_ranks(states: Mapping[str, bytes], aligned: AlignedSteps) -> Judged:
     """Applies the verdicts that compare ranks to the next common steps.
 
     The states are those of the run, as in judge().
     """
-    return _apply(states, seen, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
+    return _apply(states, aligned, ((verdict, verdict.ranks) for verdict in RANK_VERDICTS), {})
 
 
 def judge_runs(pair: RunComparison) -> Judged:
@@ -160,7 +160,7 @@ def _of(view: View) -> Sequence[Verdict]:
 
 
 def _apply(
-    states: Mapping[str, bytes], seen: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]], decoded: Decoded
+    states: Mapping[str, bytes], data: Any, judges: Iterable[tuple[Verdict, Callable[..., Any]]], decoded: Decoded
 ) -> Judged:
     after: dict[str, bytes] = dict(states)
     findings: list[Finding] = []
@@ -171,7 +171,7 @@ def _apply(
             continue
         try:
             before = _state(verdict, packed, decoded.get(verdict.id))
-            state, finding = apply(before, seen)
+            state, finding = apply(before, data)
             if packed is None or state is not before:
                 packed = msgspec.msgpack.encode(state)
             after[verdict.id] = packed

@@ -21,13 +21,13 @@ def names(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: A verdict does not exist.
     """
-    found = dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())
-    for verdict in found:
+    verdicts = dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())
+    for verdict in verdicts:
         if verdict not in BY_ID:
             close = difflib.get_close_matches(verdict, BY_ID, n=3, cutoff=0.5)
             remedy = f"did you mean {' or '.join(close)}?" if close else f"use some of {', '.join(BY_ID)}"
             raise ValueError(f"there is no verdict {verdict!r} to silence; {remedy}")
-    return tuple(found)
+    return tuple(verdicts)
 
 
 def of_tags(tags: Mapping[str, Any]) -> frozenset[str]:

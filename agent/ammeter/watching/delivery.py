@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ammeter import journal
-from ammeter.redaction import here
+from ammeter.redaction import process_redactor
 
 if TYPE_CHECKING:
     from ammeter.environment.settings import Settings
@@ -104,8 +104,9 @@ def _warn_undelivered(folder: Path, settings: Settings) -> None:
     with suppress(Exception):  # the program's log handler may raise
         lines = (run_folder / ship.LOG_NAME).read_text(errors="replace").splitlines()
         lines += [journal.refusal(folder)] if journal.refusal(folder) else []
+        url = process_redactor.text(settings.url or "")
         log.warning(
             "ammeter: after %g s %s has not acknowledged all of this run; the shipper retries. Its last message: %s. "
             "Until then: ammeter report %s",
-            *(settings.flush, here.text(settings.url or ""), lines[-1] if lines else "none yet", run_folder),
+            *(settings.flush, url, lines[-1] if lines else "none yet", run_folder),
         )

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from ammeter._version import __version__
 from ammeter.environment import identity, source_control
-from ammeter.redaction import here
+from ammeter.redaction import process_redactor
 from ammeter.tensors import async_copy
 from ammeter.torch_hooks.targets import Watched
 
@@ -51,7 +51,7 @@ def environment(watched: Watched) -> Facts:
             facts |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
     facts |= identity.launcher() | {"dtypes": ",".join(dtypes)}
-    return {name: here.fact(name, value)[:MAX_FACT_CHARS] for name, value in facts.items()}
+    return {name: process_redactor.fact(name, value)[:MAX_FACT_CHARS] for name, value in facts.items()}
 
 
 def _of_device(watched: Watched) -> Facts:

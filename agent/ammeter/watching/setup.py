@@ -15,7 +15,7 @@ from ammeter.environment.settings import disabled
 from ammeter.environment.settings import settings as read_settings
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
-from ammeter.redaction import here
+from ammeter.redaction import process_redactor
 from ammeter.torch_hooks.targets import Watched
 from ammeter.watching import delivery
 from ammeter.watching.arguments import Arguments, checked
@@ -57,7 +57,7 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
 def _targets(arguments: Arguments) -> Watched:
     watched = Watched(arguments.models, arguments.optimizers, arguments.scalers)
     for name, copy in arguments.options["also"].items():
-        watched.follow(here.words(name), copy)
+        watched.follow(process_redactor.words(name), copy)
     return watched
 
 

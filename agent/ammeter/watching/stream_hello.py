@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ammeter.environment import identity
 from ammeter.environment.settings import silenced, variables
-from ammeter.redaction import here
+from ammeter.redaction import process_redactor
 from ammeter.verdicts import silence
 from ammeter.watching.run_facts import environment
 from ammeter.wire.frames import Hello, Schema
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 def make_hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
     """Returns the first frame of a stream: the run, its rank, and everything known before the first step."""
-    here.learn(variables())
+    process_redactor.learn(variables())
     project = options["project"] or "default"
     run, default_name = identity.run_id(project)
     rank, world_size = identity.rank()
-    config, tags = here.plain(options["config"]), here.tags(make_tags(options))  # first: it registers the secrets
+    config = process_redactor.plain(options["config"])  # first: it registers the secrets
+    tags = process_redactor.tags(make_tags(options))
     return Hello(
         run=run,
         stream=uuid.uuid4().hex,
@@ -38,11 +39,11 @@ def make_hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         host=identity.host(),
         pid=os.getpid(),
         started=time.time_ns(),
-        name=here.words(options["name"] or default_name or Path(sys.argv[0] or "python").stem),
-        project=here.words(project),
+        name=process_redactor.words(options["name"] or default_name or Path(sys.argv[0] or "python").stem),
+        project=process_redactor.words(project),
         config=config,
         tags=tags,
-        environment={**environment(watched), "command": here.command(sys.argv)},
+        environment={**environment(watched), "command": process_redactor.command(sys.argv)},
     )
 
 

@@ -74,30 +74,29 @@ class View:
         place = self.schema.places.get(name)
         if place is None:
             return np.full(len(self.steps), ABSENT, np.float32)
-        found: Floats = self.values[place]
-        return found
+        column: Floats = self.values[place]
+        return column
 
     def loss(self) -> Floats:
         """float32[n]: the loss of each step.
 
         Of several losses, the first that was measured, or one that is not finite.
         """
-        found, (_, *others) = self.scalar(LOSS), (LOSS, *(column for column in self.schema.losses if column != LOSS))
+        loss, others = self.scalar(LOSS), [name for name in self.schema.losses if name != LOSS]
         if not others:
-            return found
-        found = found.copy()
+            return loss
+        loss = loss.copy()
         for name in others:
             column = self.scalar(name)
-            there = measured(column)
-            replaced = there & (~measured(found) | ~np.isfinite(column) & np.isfinite(found))
-            found[replaced] = column[replaced]
-        return found
+            replaced = measured(column) & (~measured(loss) | ~np.isfinite(column) & np.isfinite(loss))
+            loss[replaced] = column[replaced]
+        return loss
 
     def loss_at(self, at: int) -> str:
         """Returns the column from which loss() takes its value in this row."""
         values = {name: self.scalar(name)[at : at + 1] for name in self.schema.losses}
-        there = [name for name, value in values.items() if measured(value)[0]]
-        return next((name for name in there if not np.isfinite(values[name][0])), there[0] if there else LOSS)
+        names = [name for name, value in values.items() if measured(value)[0]]
+        return next((name for name in names if not np.isfinite(values[name][0])), names[0] if names else LOSS)
 
     def stat(self, name: str) -> Floats:
         """float32[tensors, n] of a per-tensor stat; all absent if the stream does not have it."""
@@ -146,8 +145,8 @@ class View:
 
 def measured(column: Floats) -> Mask:
     """True where a value was measured, NaN and Inf included; False where it is absent."""
-    found: Mask = np.ascontiguousarray(column).view(np.uint32) != np.uint32(ABSENT_BITS)
-    return found
+    mask: Mask = np.ascontiguousarray(column).view(np.uint32) != np.uint32(ABSENT_BITS)
+    return mask
 
 
 def fits(row: Steps, schema: Schema) -> bool:
@@ -263,9 +262,9 @@ def _unshuffle_floats(data: bytes) -> Floats:
     The difference matters because there are many floats.
     """
     planes = np.frombuffer(data, np.uint8).reshape(4, -1)
-    found = planes[3].astype(np.uint32)
+    bits = planes[3].astype(np.uint32)
     for place in (2, 1, 0):
-        np.left_shift(found, 8, out=found)
-        np.bitwise_or(found, planes[place], out=found)
-    floats: Floats = found.view(np.float32)
+        np.left_shift(bits, 8, out=bits)
+        np.bitwise_or(bits, planes[place], out=bits)
+    floats: Floats = bits.view(np.float32)
     return floats

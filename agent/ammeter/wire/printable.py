@@ -87,7 +87,7 @@ def json(value: Any) -> str:
 
 def _inert(value: str) -> str:
     text = line(" ".join(value.split()))
-    text = MENTION.sub(lambda found: found[0] + INVISIBLE_BREAK, text)
+    text = MENTION.sub(lambda mention: mention[0] + INVISIBLE_BREAK, text)
     return LINK.sub(f"]{INVISIBLE_BREAK}", TAG.sub(f"<{INVISIBLE_BREAK}", text))
 
 

@@ -18,10 +18,10 @@ from ammeter.wire.frames import Schema, Tensor
 
 SCALARS = ("grad_norm", "grad_absmax")
 STATS = ("grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals")
-"""Columns that are defined for the whole of all ranks."""
+"""Columns that are defined for all ranks together."""
 
 MAX_VALUES = 2**20
-"""Most numbers of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
+"""Maximum number of values of one stat, over all ranks and tensors, that are in memory as float64 at a time."""
 
 Float64s = npt.NDArray[np.float64]
 Place = tuple[str, int]
@@ -90,7 +90,7 @@ def _nonempty(views: Iterable[View]) -> Iterator[View]:
 
 
 def _portions(steps: Ints, tensors: int) -> Iterator[Ints]:
-    """Splits steps into portions, so that each portion has at most MAX_NUMBERS numbers."""
+    """Splits steps into portions, so that each portion has at most MAX_VALUES values."""
     portion_steps = max(1, MAX_VALUES // max(1, tensors))
     return (steps[begin : begin + portion_steps] for begin in range(0, len(steps), portion_steps))
 
@@ -125,12 +125,13 @@ def _places(schema: Schema) -> dict[Place, int]:
 
     Names may be repeated: each optimizer without a known model has names of its own.
     """
-    found: dict[Place, int] = {}
-    seen: dict[str, int] = {}
-    for at, tensor in enumerate(schema.tensors):
-        found[tensor.name, seen.get(tensor.name, 0)] = at
-        seen[tensor.name] = seen.get(tensor.name, 0) + 1
-    return found
+    places: dict[Place, int] = {}
+    counts: dict[str, int] = {}
+    for index, tensor in enumerate(schema.tensors):
+        number = counts.get(tensor.name, 0)
+        places[tensor.name, number] = index
+        counts[tensor.name] = number + 1
+    return places
 
 
 def _weights(views: Sequence[View], indices: npt.NDArray[np.int_], world_size: int) -> Float64s:
@@ -179,22 +180,22 @@ def _weighted_sum(column: StackedColumn, weights: Float64s, power: int) -> tuple
 
 def _complete(is_measured: Mask, has_elements: Mask) -> Mask:
     """[tensors, n]: True where a rank measured, and no rank with a part did not."""
-    found: Mask = np.logical_and((is_measured | ~has_elements).all(axis=0), (is_measured & has_elements).any(axis=0))
-    return found
+    mask: Mask = np.logical_and((is_measured | ~has_elements).all(axis=0), (is_measured & has_elements).any(axis=0))
+    return mask
 
 
 def _total_norm(squares: Float64s, is_complete: Mask, is_measured: Mask) -> Floats:
     """Returns the norm over all tensors; absent if any tensor is known only in part."""
-    known = np.logical_and(~(is_measured.any(axis=0) & ~is_complete).any(axis=0), is_complete.any(axis=0))
-    found: Floats = np.where(known, _as_float32(np.sqrt(np.where(is_complete, squares, 0.0).sum(axis=0))), ABSENT)
-    return found
+    is_known = np.logical_and(~(is_measured.any(axis=0) & ~is_complete).any(axis=0), is_complete.any(axis=0))
+    norm: Floats = np.where(is_known, _as_float32(np.sqrt(np.where(is_complete, squares, 0.0).sum(axis=0))), ABSENT)
+    return norm
 
 
 def _maximum(column: StackedColumn) -> Floats:
     numbers, is_measured, has_elements = column
     highest = np.where(is_measured, numbers, -np.inf).max(axis=0)
-    found: Floats = np.where(_complete(is_measured, has_elements), highest.astype(np.float32), ABSENT)
-    return found
+    maximum: Floats = np.where(_complete(is_measured, has_elements), highest.astype(np.float32), ABSENT)
+    return maximum
 
 
 def _largest_absmax(views: Sequence[View]) -> Floats:
@@ -203,16 +204,16 @@ def _largest_absmax(views: Sequence[View]) -> Floats:
     if not holding:
         return np.full(len(views[0]), ABSENT, np.float32)
     numbers = np.array([view.scalar("grad_absmax") for view in holding], np.float32)
-    found: Floats = np.where(measured(numbers).all(axis=0), numbers.max(axis=0), ABSENT)
-    return found
+    largest: Floats = np.where(measured(numbers).all(axis=0), numbers.max(axis=0), ABSENT)
+    return largest
 
 
 def _tensors(views: Sequence[View], indices: npt.NDArray[np.int_], weights: Float64s) -> tuple[Tensor, ...]:
-    """Returns the tensors of the whole.
+    """Returns the tensors of all ranks together.
 
     The shape of a sharded tensor is unknown, so it is given as its number of elements.
     """
-    found = []
+    tensors = []
     for column in range(indices.shape[1]):
         parts = [
             (view.schema.tensors[at], weight)
@@ -221,8 +222,8 @@ def _tensors(views: Sequence[View], indices: npt.NDArray[np.int_], weights: Floa
         ]
         first = parts[0][0]
         numel = round(sum(tensor.numel * weight for tensor, weight in parts))
-        found.append(Tensor(first.name, (numel,) if first.copies else first.shape, first.dtype))
-    return tuple(found)
+        tensors.append(Tensor(first.name, (numel,) if first.copies else first.shape, first.dtype))
+    return tuple(tensors)
 
 
 def _as_float32(numbers: Float64s) -> Floats:

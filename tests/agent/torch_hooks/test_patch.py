@@ -118,13 +118,13 @@ def test_a_class_that_is_pickled_by_its_value_takes_a_pass_through_along() -> No
             return value + 1
 
     handle = patch.called(Called, lambda args, kwargs: None)
-    (tap,) = [tap for tap in patch._taps.values() if tap.owner is Called]
-    again = pickle.loads(pickle.dumps(tap))
+    (call_patch,) = [installed for installed in patch._patches.values() if installed.owner is Called]
+    again = pickle.loads(pickle.dumps(call_patch))
     wrapper: Any = vars(Called)["__call__"]
     handle.remove()
     assert ("__call__", ()) == (again.name, again.subscribers)
     assert "ammeter" not in type(again).__module__
-    cells = [CellType(again) if cell.cell_contents is tap else cell for cell in wrapper.__closure__]
+    cells = [CellType(again) if cell.cell_contents is call_patch else cell for cell in wrapper.__closure__]
     unpickled = FunctionType(wrapper.__code__, wrapper.__globals__, closure=tuple(cells))
     assert 4 == unpickled(Called(), 3)
 
@@ -134,7 +134,7 @@ def test_an_unknown_name_is_refused_by_name() -> None:
         patch.method(Base, "rest")
 
 
-def test_a_tapped_scaler_can_be_pickled_and_copied() -> None:
+def test_a_patched_scaler_can_be_pickled_and_copied() -> None:
     handle = patch.method(torch.amp.GradScaler, "update")
     scaler = torch.amp.GradScaler("cpu")
     again, copied = pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)

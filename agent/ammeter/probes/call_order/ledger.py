@@ -189,8 +189,8 @@ class Ledger:
 
     def refresh(self) -> None:
         """Updates the accounts to the optimizers that are watched now."""
-        here = [optimizer for optimizer in self._watched.optimizers if not self._is_foreign(optimizer)]
-        present = {id(optimizer): account for optimizer in here if (account := self.of(optimizer)) is not None}
+        own = [optimizer for optimizer in self._watched.optimizers if not self._is_foreign(optimizer)]
+        present = {id(optimizer): account for optimizer in own if (account := self.of(optimizer)) is not None}
         self._accounts = present
         self.accounts = list(present.values())
 

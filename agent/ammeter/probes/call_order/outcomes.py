@@ -136,7 +136,7 @@ class Outcomes:
         It is reported only if all of these optimizers have applied a step before.
         """
         for update in row.raw.get("updates", ()):
-            keys = [key for key in update.found if key in row.stepped or key in row.skipped]
+            keys = [key for key in update.found_infs if key in row.stepped or key in row.skipped]
             skipped_keys = [key for key in keys if key in skipped]
             if not skipped_keys or len(skipped_keys) == len(keys):
                 continue

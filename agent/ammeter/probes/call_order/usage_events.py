@@ -96,8 +96,8 @@ class UsageEvents:
 
 def scale_of(scaler: Any) -> torch.Tensor | None:
     """The scale in effect, on its device; None before the first scale()."""
-    found = getattr(scaler, "_scale", None)
-    return found if isinstance(found, torch.Tensor) else None
+    scale = getattr(scaler, "_scale", None)
+    return scale if isinstance(scale, torch.Tensor) else None
 
 
 def name_of(optimizer: Any) -> str:

@@ -73,7 +73,7 @@ def exposure(path: str, others: Sequence[Account] | None = None) -> Exposure:
     present = [account for account in (accounts() if others is None else others) if account.user not in owners]
     readers = [account for account in present if _can_read(account, file, paths[0])]
     writers = [account for account in (*present, STRANGER) if _can_replace(account, file, paths)]
-    abilities = [name for name, found in (("read", readers), ("replace", writers)) if found]
+    abilities = [name for name, able in (("read", readers), ("replace", writers)) if able]
     return Exposure(f"{stat.S_IMODE(file.st_mode):04o}", abilities, _description({*readers, *writers}, file, paths))
 
 
@@ -87,12 +87,12 @@ def accounts() -> tuple[Account, ...]:
     for _, _, number, names in _lines(GROUP, 4):
         for name in names.split(","):
             groups.setdefault(name, set()).add(int(number) if number.isdigit() else -1)
-    found = [
+    people = [
         Account(int(user), frozenset({int(group), *groups.get(name, ())}))
         for name, _, user, group, _, _, shell in _lines(PASSWD, 7)
         if user.isdigit() and group.isdigit() and int(user) in PERSON_IDS and os.path.basename(shell) not in _NO_LOGIN
     ]
-    others = [account for account in found if account.user != os.geteuid()]
+    others = [account for account in people if account.user != os.geteuid()]
     return (*others, STRANGER) if _has_directory_service() else tuple(others)
 
 
@@ -106,10 +106,10 @@ def _lines(path: Path, parts: int) -> Iterator[list[str]]:
 
 def _has_directory_service() -> bool:
     try:
-        found = re.search(r"^passwd:([^#\n]*)", SERVICES.read_text(errors="replace"), re.MULTILINE)
+        entry = re.search(r"^passwd:([^#\n]*)", SERVICES.read_text(errors="replace"), re.MULTILINE)
     except OSError:
         return False
-    named = re.sub(r"\[[^]]*\]", " ", found[1]).split() if found else []
+    named = re.sub(r"\[[^]]*\]", " ", entry[1]).split() if entry else []
     return not _LOCAL.issuperset(named)
 
 
@@ -153,10 +153,10 @@ def _can_replace_entry(account: Account, folders: Sequence[os.stat_result]) -> b
     return False
 
 
-def _description(found: set[Account], file: os.stat_result, paths: Sequence[Sequence[os.stat_result]]) -> str:
-    """Describes the accounts found; all accounts if STRANGER could read or replace the file, too."""
-    if not found:
+def _description(able: set[Account], file: os.stat_result, paths: Sequence[Sequence[os.stat_result]]) -> str:
+    """Describes the accounts that can read or replace the file; all accounts if STRANGER can."""
+    if not able:
         return ""
     if _can_read(STRANGER, file, paths[0]) or _can_replace(STRANGER, file, paths):
         return "everybody with an account on the machine"
-    return f"{len(found)} other account{'s' if len(found) > 1 else ''} on the machine, as of its group,"
+    return f"{len(able)} other account{'s' if len(able) > 1 else ''} on the machine, as of its group,"

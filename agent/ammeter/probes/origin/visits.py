@@ -56,7 +56,7 @@ class Visits:
 
     Attributes:
         ended: indices of the visits in the order in which they ended.
-        born: (index of a tensor, index of its gradient) in the order of backward.
+        gradients: (index of a tensor, index of its gradient) in the order of backward.
     """
 
     def __init__(self) -> None:

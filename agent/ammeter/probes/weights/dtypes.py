@@ -97,7 +97,8 @@ class Census:
         """Takes a census.
 
         Args:
-            beginner: the optimizer, if this was its first step in this process.
+            row: the row of the open step.
+            new_optimizer: the optimizer, if this was its first step in this process.
         """
         counts = self._count() | {"masters": self._has_masters()}
         equalities = [] if counts["masters"] else [async_copy.of(equality) for equality in self._compared()]
@@ -192,7 +193,8 @@ def _updates_of(optimizer: torch.optim.Optimizer, *, on_host: bool = False) -> a
     """The step count in an optimizer's state, None if there is none.
 
     Args:
-        here: use only a count that the host knows without a transfer.
+        optimizer: the optimizer.
+        on_host: use only a count that the host knows without a transfer.
     """
     for state in optimizer.state.values():
         count = state.get("step") if isinstance(state, dict) else None

@@ -68,8 +68,8 @@ class NonfiniteWeights:
     def _moments(self, row: Row, parts: list[Part]) -> None:
         bad: list[tuple[int, str, int]] = []
         for part in parts:
-            found = part.bad_moments()
-            bad += [(int(part.indices[at]), part.moment, int(found[at])) for at in np.flatnonzero(found)]
+            counts = part.bad_moments()
+            bad += [(int(part.indices[at]), part.moment, int(counts[at])) for at in np.flatnonzero(counts)]
         if bad and self._is_new("moments", [entry[:2] for entry in bad], row.step):
             names = self._session.watched.tensors
             tensors = [f"{names[index].name}.{moment}" for index, moment, _ in bad]

@@ -64,28 +64,28 @@ class Part:
             yield self.moment_table
 
     def read(self) -> dict[str, Numbers]:
-        """The columns of COMPARED by name, each of shape [tensors]; norms are squared."""
+        """Returns STATISTICS by name, each of shape [tensors]; norms are squared."""
         table = self.table.array().reshape(len(STATISTICS), -1)
         return dict(zip(STATISTICS, self.slices.sums(slices.squares(table, NORMS)), strict=True))
 
     def moving(self) -> Flags:
         """Whether the learning rate of each tensor is not zero."""
         rates = [rate if isinstance(rate, float) else rate.number() for _, rate in self.rates]
-        found: Flags = np.repeat(rates, [count for count, _ in self.rates])[self.at] != 0
-        return found
+        is_moving: Flags = np.repeat(rates, [count for count, _ in self.rates])[self.at] != 0
+        return is_moving
 
     def bad_moments(self) -> Numbers:
         """Non-finite elements in the moment of each tensor."""
         if self.moment_table is None:
             return np.zeros(len(self.indices))
-        found: Numbers = self.slices.sums(self.moment_table.array().reshape(1, -1))[0]
-        return found
+        counts: Numbers = self.slices.sums(self.moment_table.array().reshape(1, -1))[0]
+        return counts
 
     @property
     def shares(self) -> Numbers:
         """Elements of each tensor per element that was read."""
-        found: Numbers = np.array(self.slices.numels, np.float64) / self.slices.sizes
-        return found
+        shares: Numbers = np.array(self.slices.numels, np.float64) / self.slices.sizes
+        return shares
 
 
 @dataclass
@@ -169,8 +169,8 @@ class Updates:
             return
         self._readings += 1
         part.moment = str(names[self._readings % len(names)])
-        found = [state.get(part.moment) for state in states]
-        lane.slices.copy([readable(moment) if _is_moment(moment) else None for moment in found], lane.before)
+        moments = [state.get(part.moment) for state in states]
+        lane.slices.copy([readable(moment) if _is_moment(moment) else None for moment in moments], lane.before)
         part.moment_table = async_copy.of(slices.nonfinite(lane.before, lane.flags))
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor | None], list[int]]:
@@ -206,7 +206,7 @@ def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
 
 def _copy_gradients(lane: _Lane, parameters: list[torch.Tensor]) -> None:
     gradients = [_readable_gradient(parameters[at]) for at in lane.at]
-    lane.has_gradient = np.array([slope is not None for slope in gradients])
+    lane.has_gradient = np.array([gradient is not None for gradient in gradients])
     lane.slices.copy(gradients, lane.gradient)
 
 
@@ -215,8 +215,8 @@ def _readable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 
     The elements of a sparse gradient do not match those of the weight, so it is not readable.
     """
-    found = parameter.grad
-    return None if found is None else readable(found)
+    gradient = parameter.grad
+    return None if gradient is None else readable(gradient)
 
 
 def _is_moment(state: Any) -> bool:

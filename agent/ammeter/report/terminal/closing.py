@@ -52,8 +52,8 @@ def _unread(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _silenced(report: Report) -> Iterator[str]:
-    for found, text in ((True, "and found"), (False, "and not found")):
-        names = [name for name, reached in report.silenced.items() if reached is found]
+    for is_finding, text in ((True, "and found"), (False, "and not found")):
+        names = [name for name, reached in report.silenced.items() if reached is is_finding]
         if names:
             yield f"Silenced, {text}: {', '.join(names)}."
 

@@ -46,12 +46,12 @@ def limit_of(pair: RunComparison) -> float:
 
 def _series(validations: Sequence[Validation], limit: float) -> list[Validation]:
     """Returns the uninterrupted series of worse validations at the end."""
-    found: list[Validation] = []
+    series: list[Validation] = []
     for validation in reversed(validations):
         if not validation.delta > limit:
             break
-        found.insert(0, validation)
-    return found
+        series.insert(0, validation)
+    return series
 
 
 def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> Finding:

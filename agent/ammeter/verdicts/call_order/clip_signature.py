@@ -58,7 +58,7 @@ def follow(
     """Processes rows until the signature is complete.
 
     Args:
-        still: The state so far.
+        constant: The state so far.
         rows: The next rows.
         is_harmful: Whether such a scaled norm does harm at such a scale. Harmless steps are followed but not reported.
 

@@ -32,7 +32,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         step: Step of the event from which the share is counted; -1 before there was one.
         times: Count of that event.
-        seen: Count so far.
+        count: Count so far.
     """
 
     opened: Lifecycle = Lifecycle()

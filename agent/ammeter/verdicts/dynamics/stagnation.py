@@ -52,7 +52,7 @@ MIN_NORM = 1e-3
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     past: bool = False
-    """Whether the question is settled: the run had an earlier life, or has learnt something in this one."""
+    """Whether the question is settled: the run had an earlier attempt, or has learnt something in this one."""
     counted: bool = False
     """Whether the first census of the optimizers was processed."""
     applied: int = 0
@@ -127,8 +127,8 @@ def _rows_to_reading(state: State, counted: list[int], read: set[int]) -> int:
 
     That row is the end of the initial losses, or one with a reading.
     """
-    here = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
-    return min(here, MEDIAN_LOSSES - state.applied) if state.applied < MEDIAN_LOSSES else here
+    count = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
+    return min(count, MEDIAN_LOSSES - state.applied) if state.applied < MEDIAN_LOSSES else count
 
 
 def _read(state: State, step: int, ratio: float, norm: float) -> State:

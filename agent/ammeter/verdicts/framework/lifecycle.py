@@ -62,8 +62,8 @@ def changed(conclude: Callable[[Any], Finding], before: State, after: State) -> 
     """Returns the finding of the state `after`, if it differs from that of `before`."""
     if after is before or not after.opened.times:
         return None
-    found = conclude(after)
-    return found if not before.opened.times or found != conclude(before) else None
+    finding = conclude(after)
+    return finding if not before.opened.times or finding != conclude(before) else None
 
 
 def lifecycle_fields(opened: Lifecycle) -> dict[str, Any]:

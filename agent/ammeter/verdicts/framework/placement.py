@@ -1,7 +1,7 @@
-"""Places the steps of a run with several lives on one axis.
+"""Places the steps of a run with several attempts on one axis.
 
-A life is the record of one process of a rank; each process counts its own steps from 0. A step of the run is the life's
-own step plus the life's offset. A life that resumes from an older checkpoint replaces the steps that it repeats.
+Each process of a rank is one attempt and counts its own steps from 0. A step of the run is the attempt's own step plus
+the attempt's offset. An attempt that resumes from an older checkpoint replaces the steps that it repeats.
 Findings, reports, the gate, comparisons and charts all use this pure module, so there is one definition.
 """
 
@@ -17,7 +17,7 @@ from ammeter.wire.columns import Ints
 
 @dataclass(frozen=True)
 class LifeRecord:
-    """The data of a life that determine the position of its steps.
+    """The data of an attempt that determine the position of its steps.
 
     Attributes:
         first_step: Its first own step, -1 without rows.
@@ -40,29 +40,29 @@ class LifeRecord:
 
 @dataclass(frozen=True)
 class Place:
-    """The position of a life on the axis of its run: own step n is step begin + n.
+    """The position of an attempt on the axis of its run: own step n is step begin + n.
 
     Attributes:
-        begin: The offset of the life.
-        end: The step of the run from which later lives replace this one; None if none does.
+        begin: The offset of the attempt.
+        end: The step of the run from which later attempts replace this one; None if none does.
     """
 
     begin: int = 0
     end: int | None = None
 
     def steps_of_run(self, steps: Ints) -> Ints:
-        """Converts a life's own ascending steps to steps of the run.
+        """Converts an attempt's own ascending steps to steps of the run.
 
-        The result omits steps that a later life replaces.
+        The result omits steps that a later attempt replaces.
         """
         placed = steps + self.begin
         return placed if self.end is None else placed[: int(np.searchsorted(placed, self.end))]
 
 
 def place(lives: Sequence[LifeRecord]) -> list[Place | None]:
-    """Returns the place of each life of a run, in the order of the lives.
+    """Returns the place of each attempt of a run, in the order of the attempts.
 
-    None stands for a life without steps, and for a process that ran in parallel with another one and so does not
+    None stands for an attempt without steps, and for a process that ran in parallel with another one and so does not
     continue it.
     """
     places: list[Place | None] = []
@@ -95,9 +95,9 @@ def _ended_at(earlier: Place | None, step: int) -> Place | None:
 
 
 def _begin_of(life: LifeRecord, skipped: Ints, saved: Mapping[str, int], updates_at_first: int, end: int) -> int:
-    """Returns the step of the run that is step 0 of a later life.
+    """Returns the step of the run that is step 0 of a later attempt.
 
-    A life whose own steps begin above 0 already counts the steps of the run. Otherwise the number of its optimizer
+    An attempt whose own steps begin above 0 already counts the steps of the run. Otherwise the number of its optimizer
     updates decides, or the checkpoint that it loaded. Without either it continues after the last step of the previous
     life.
     """

@@ -145,8 +145,8 @@ def _concatenated(parts: Sequence[_Rows]) -> _Rows:
 def _stacked(rows_of: Mapping[int, _Rows]) -> AlignedSteps:
     rows_of_ranks = list(rows_of.values())
     steps: Ints = reduce(np.intersect1d, [rows.steps for rows in rows_of_ranks])
-    found = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in rows_of_ranks], np.float32)
-    columns = {name: found[:, place] for place, name in enumerate(VITALS)}
+    values = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in rows_of_ranks], np.float32)
+    columns = {name: values[:, place] for place, name in enumerate(VITALS)}
     return AlignedSteps(tuple(rows_of), steps, columns, any(rows.sharded for rows in rows_of_ranks))
 
 

@@ -1,7 +1,7 @@
 """Compares two runs: their settings, and their results relative to each other.
 
 The functions are pure. All results refer to the steps that both runs have, so a run can be compared before it ends. A
-result that a difference of the settings forbids is None, and why() returns the reason.
+result that a difference of the settings forbids is None, and exclusion() returns the reason.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ class RunComparison:
 
     def exclusion(self, question: str) -> str | None:
         """Returns the reason why one of QUESTIONS cannot be compared; None if it can."""
-        found = [difference.text for difference in self.differences if question in difference.forbids]
-        if not found:
+        reasons = [difference.text for difference in self.differences if question in difference.forbids]
+        if not reasons:
             return None
-        more = f", and {len(found) - MAX_REASONS} more" if len(found) > MAX_REASONS else ""
-        return f"not comparable: {'; '.join(found[:MAX_REASONS])}{more}"
+        more = f", and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""
+        return f"not comparable: {'; '.join(reasons[:MAX_REASONS])}{more}"
 
     @cached_property
     def seeds(self) -> tuple[Any, Any]:
@@ -219,14 +219,14 @@ class RunComparison:
 
         Metrics without such steps are omitted.
         """
-        found: dict[str, list[Validation]] = {}
+        validated: dict[str, list[Validation]] = {}
         for metric, better in {} if self.exclusion("validation") else self.metrics.items():
             steps, mine, theirs = self.run.curve(metric).with_common(self.baseline.curve(metric))
             every = zip(steps.tolist(), mine.tolist(), theirs.tolist(), strict=True)
             several = [Validation(*values, metric, better) for values in every if math.isfinite(values[2])]
             if several:
-                found[metric] = several
-        return found
+                validated[metric] = several
+        return validated
 
     @property
     def validations(self) -> list[Validation]:

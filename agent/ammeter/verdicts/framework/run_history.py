@@ -1,7 +1,7 @@
 """The data of a run for a comparison: its settings, and curves of its lowest rank.
 
-The functions are pure and give the same result for journals and for the data in a collector. The lives of a restarted
-run lie on one axis of steps, see placement.py.
+The functions are pure and give the same result for journals and for the data in a collector. The attempts of a
+restarted run lie on one axis of steps, see placement.py.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Part:
-    """One life of a run and its place on the axis of the run."""
+    """One attempt of a run and its place on the axis of the run."""
 
     stream: str
     place: Place
 
     def on_axis(self, curve: Curve) -> Curve:
-        """Converts the curve to steps of the run, without steps that a later life replaces."""
+        """Converts the curve to steps of the run, without steps that a later attempt replaces."""
         steps = self.place.steps_of_run(curve.steps)
         return Curve(steps, curve.values[: len(steps)])
 
@@ -86,7 +86,7 @@ class RunHistory:
     Attributes:
         precision: The dtype of autocast, or that of the weights without autocast; None while unknown.
         over: Whether the run has ended.
-        parts: The lives of the run, from which the curves are built.
+        parts: The attempts of the run, from which the curves are built.
     """
 
     name: str = ""
@@ -107,7 +107,7 @@ class RunHistory:
 
 
 class LifeReader:
-    """Collects the data of one life; add() receives the views of one stream in order.
+    """Collects the data of one attempt; add() receives the views of one stream in order.
 
     Args:
         stream: Id of the stream.
@@ -190,7 +190,7 @@ class LifeReader:
             self.updates_before = updates
 
     def record(self) -> LifeRecord:
-        """Returns the data that determine this life's position on the axis of the run."""
+        """Returns the data that determine this attempt's position on the axis of the run."""
         skipped = self.curve("skipped")
         return LifeRecord(
             self.first_step,
@@ -204,7 +204,7 @@ class LifeReader:
         )
 
     def curve(self, name: str) -> Curve:
-        """Returns one column by the life's own steps."""
+        """Returns one column by the attempt's own steps."""
         return _curve(self._parts.get(name, ()), self._logged.get(name, {}))
 
     def history(
@@ -216,7 +216,7 @@ class LifeReader:
         world_size: int | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> RunHistory:
-        """Returns the history of a run with this single life."""
+        """Returns the history of a run with this single attempt."""
         return join_lives([self], over, name, config, environment, world_size, tags)
 
 
@@ -229,7 +229,7 @@ def join_lives(
     world_size: int | None = None,
     tags: Mapping[str, Any] | None = None,
 ) -> RunHistory:
-    """Builds the history of a run from its lives, in their order.
+    """Builds the history of a run from its attempts, in their order.
 
     Arguments that are not None override the values of the first hello.
     """
@@ -258,10 +258,10 @@ def declared_metrics(tags: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _placed(lives: Sequence[LifeReader]) -> tuple[list[Part], dict[str, Curve], int]:
-    """Places the lives on the axis of the run.
+    """Places the attempts on the axis of the run.
 
     Returns:
-        The lives with their places, the columns by steps of the run, and the step after the last one.
+        The attempts with their places, the columns by steps of the run, and the step after the last one.
     """
     parts: list[Part] = []
     curves: dict[str, Curve] = {}

@@ -121,9 +121,9 @@ class Difference:
 
 def differences(run: RunHistory, baseline: RunHistory, ignored: frozenset[str]) -> list[Difference]:
     """Returns the unintended differences, those that forbid most first, then by name."""
-    found = [*_of_models(run, baseline), *_of_batches(run, baseline), *_of_environments(run, baseline)]
-    found += _of_configs(run, baseline)
-    unique = {difference.key: difference for difference in found if not _names(difference.key) & ignored}
+    every = [*_of_models(run, baseline), *_of_batches(run, baseline), *_of_environments(run, baseline)]
+    every += _of_configs(run, baseline)
+    unique = {difference.key: difference for difference in every if not _names(difference.key) & ignored}
     return sorted(unique.values(), key=lambda difference: (-len(difference.forbids), difference.key))
 
 
@@ -162,8 +162,8 @@ def _of_models(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
         if mine.text != theirs.text:
             yield Difference("model", mine.text, theirs.text)
         else:
-            here, there = first_unshared(own, other)
-            yield Difference("model", f"{mine.text}, with {here}", f"{theirs.text}, with {there}")
+            own_tensor, other_tensor = first_unshared(own, other)
+            yield Difference("model", f"{mine.text}, with {own_tensor}", f"{theirs.text}, with {other_tensor}")
     else:
         yield Difference("model.names", *first_unshared(own, other))
 

@@ -154,13 +154,13 @@ def _agree(aligned: AlignedSteps) -> Mask:
     """Selects steps at which all scalers have the same scale and growth tracker."""
     columns = [aligned.column(name) for name in ("scale", "growth_tracker")]
     scales, trackers = (measured(column).all(axis=0) & (column.max(axis=0) == column.min(axis=0)) for column in columns)
-    found: Mask = scales & trackers
-    return found
+    agree: Mask = scales & trackers
+    return agree
 
 
 def _first(where: Mask, otherwise: int) -> int:
-    found = np.flatnonzero(where)
-    return int(found[0]) if found.size else otherwise
+    indices = np.flatnonzero(where)
+    return int(indices[0]) if indices.size else otherwise
 
 
 def _conclude(state: State) -> Finding:

@@ -1,4 +1,4 @@
-"""GET /api/v1/runs/{run}/series: values over steps, read from the packed chunks."""
+"""GET /api/v1/runs/{run}/series: values over steps, read from segments and blocks."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def read_series(
     )
     if tag.known:
         return tag.unchanged()
-    curve_sources = [_of_all(context, run, life, query.names) for life in attempts]
+    curve_sources = [_merged_source(context, run, life, query.names) for life in attempts]
     if not merged:
-        curve_sources = [_of(context, run, source, query.names) for source in sources]
+        curve_sources = [_stream_source(context, run, source, query.names) for source in sources]
     if since is not None or until is not None:
         span = begin_of(since), end_of(until)
         curve_sources = [
@@ -156,12 +156,12 @@ def read_series(
     return tag.on(answer(curves, format, following))
 
 
-def _of(context: AppContext, run: str, source: step_sources.Source, names: Sequence[str]) -> CurveSource:
+def _stream_source(context: AppContext, run: str, source: step_sources.Source, names: Sequence[str]) -> CurveSource:
     key = source.rank, source.started, source.id
     return CurveSource(source.rank, key, names, lambda query: reader.read(context.store, run, source.id, query))
 
 
-def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> CurveSource:
+def _merged_source(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> CurveSource:
     def read(query: CurveQuery) -> dict[str, Curve]:
         views_of_ranks = {
             member.rank: views(context.store, run, member.stream, query.first, query.last, MERGED) for member in life
@@ -173,9 +173,12 @@ def _of_all(context: AppContext, run: str, life: Sequence[Life], names: Sequence
 
 
 def _placed(source: CurveSource, place: Place, axis: str, replaced: bool) -> CurveSource:
-    """Converts the line to steps of the run.
+    """Converts the steps of a source to those of the run.
 
     Args:
+        source: Source of curves.
+        place: Its place on the step axis of the run.
+        axis: `life` for unchanged steps.
         replaced: Keeps the steps that later attempts replace.
     """
     if axis == "life":
@@ -184,7 +187,7 @@ def _placed(source: CurveSource, place: Place, axis: str, replaced: bool) -> Cur
 
 
 def _within(source: CurveSource, first: int, last: int) -> CurveSource:
-    """The line, additionally limited to these steps."""
+    """Limits a source to these steps."""
 
     def read(query: CurveQuery) -> dict[str, Curve]:
         begin = max(first, query.first or 0)
@@ -195,7 +198,7 @@ def _within(source: CurveSource, first: int, last: int) -> CurveSource:
 
 
 def _after(curve_sources: Sequence[CurveSource], names: Sequence[str], after: tuple[Any, ...]) -> list[CurveSource]:
-    """The lines and names after the item with this key."""
+    """Returns the sources and names after the item with this key."""
     *place, name = after
     if name not in names:
         raise unknown_token(name)

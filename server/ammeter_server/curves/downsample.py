@@ -11,12 +11,17 @@ Places = npt.NDArray[np.intp]
 
 
 def choose(values: Floats, points: int, times: Ints | None = None) -> Ints:
-    """Returns the ascending positions of at most `points` values to show (16 or more).
+    """Returns the ascending positions of the values to show.
 
-    All values, if they are no more than that. Keeps the first and the last value. Keeps each interval's smallest and
-    largest finite value, and all non-finite values, or if they are many each interval's first and last one. Stretches
-    have equally many values. With `times`, the time of each value, they have equal duration, so that a dense period is
-    shown as coarsely as the rest.
+    They are all positions if there are at most `points` values. Otherwise the values are divided into intervals. The
+    function keeps the first and the last value, each interval's smallest and largest finite value, and all non-finite
+    values, or if they are many each interval's first and last one.
+
+    Args:
+        values: The values of a curve.
+        points: Maximum number of positions, 16 or more.
+        times: The time of each value. With it intervals have equal duration, so that a dense period is shown as
+            coarsely as the rest; without it they have equally many values.
     """
     if len(values) <= points:
         return np.arange(len(values), dtype=np.int64)

@@ -39,9 +39,9 @@ NEXT_POWERS = np.array([float(f"1e{exponent + 1}") for exponent in range(MIN_EXP
 """For each exponent, the factor for its digits and the beginning of the next exponent."""
 
 EXPONENT_ESTIMATES = ((np.arange(2048) - 1023) * 1233 >> 12) - MIN_EXPONENT
-"""For each binary exponent, the exponent of ten relative to LOWEST, or one less: 1233 / 2^12 is log10(2). Zero has
-0."""
 EXPONENT_ESTIMATES[0] = -MIN_EXPONENT
+"""For each binary exponent, the exponent of ten relative to MIN_EXPONENT, or one less: 1233 / 2^12 is log10(2). Zero
+has the exponent 0."""
 
 VALUES_PER_SLICE = 2**15
 """Values processed together: intermediate results stay in the processor's cache."""
@@ -64,9 +64,9 @@ def between_brackets(arrays: Sequence[Floats]) -> list[memoryview]:
     text = np.empty((len(values), 4), np.uint32)
     for begin in range(0, len(values), VALUES_PER_SLICE):
         _write(text[begin : begin + VALUES_PER_SLICE], values[begin : begin + VALUES_PER_SLICE])
-    signs = text.view(np.uint8).reshape(-1).data
+    characters = text.view(np.uint8).reshape(-1).data
     ends = np.cumsum([0, *(16 * len(array) for array in arrays)]).tolist()
-    return [signs[begin : max(begin, end - 1)] for begin, end in pairwise(ends)]
+    return [characters[begin : max(begin, end - 1)] for begin, end in pairwise(ends)]
 
 
 def _write(text: Words, values: Floats) -> None:
@@ -87,7 +87,7 @@ def _write(text: Words, values: Floats) -> None:
 
 
 def _decimal(sizes: Floats) -> tuple[Words, npt.NDArray[np.int64]]:
-    """Returns (nine digits, exponent of the first digit relative to LOWEST).
+    """Returns (nine digits, exponent of the first digit relative to MIN_EXPONENT).
 
     The numbers must not be negative.
     """

@@ -17,7 +17,7 @@ from ammeter_server.curves.curve_chunk import CurveChunk
 def ranges_of(first: int, last: int, most: int) -> Ints:
     """Returns the beginnings of at most `most` ranges of steps, and the last end.
 
-    One range per step if there are fewer steps than `most`.
+    Each step has its own range if there are fewer steps than `most`.
     """
     count = last + 1 - first
     parts = min(most, count)
@@ -27,8 +27,8 @@ def ranges_of(first: int, last: int, most: int) -> Ints:
 def filled(chunks: Sequence[CurveChunk], edges: Ints, lowest: bool = False) -> tuple[Floats, Ints]:
     """Returns float32[ranges] and int64[ranges]: the shown values and their steps.
 
-    The first NaN or Inf of a range, else its largest value, or its smallest with `lowest`; the first of equal values.
-    Without measurement the value is absent and the step -1.
+    A range shows its first NaN or Inf, else its largest value, or its smallest with `lowest`. The first of equal values
+    is shown. Without measurement the value is absent and the step is -1.
     """
     shown, at = np.full(len(edges) - 1, ABSENT, np.float32), np.full(len(edges) - 1, -1, np.int64)
     best = np.full(len(edges) - 1, -np.inf)

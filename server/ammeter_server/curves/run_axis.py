@@ -1,6 +1,6 @@
-"""One axis of steps for a run with several lives, from stored rows and events.
+"""One axis of steps for a run with several attempts, from stored rows and events.
 
-A life is the record of one process in one attempt; each process counts its own steps from 0.
+Each process of a rank is one attempt and counts its own steps from 0.
 ammeter.verdicts.framework.placement defines their positions on the axis.
 """
 
@@ -31,12 +31,12 @@ from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.runs.run_chain import MAX_RUNS_PER_CHAIN
 
 MAX_CACHED_LIVES = 10_000
-"""Cached lives: a few hundred bytes each, and 8 bytes for each skipped step."""
+"""Cached attempts: a few hundred bytes each, and 8 bytes for each skipped step."""
 
 SKIPPED = ColumnSelection(("skipped",))
 
 OWN = Place()
-"""The place of a life whose own steps are those of the run."""
+"""The place of an attempt whose own steps are those of the run."""
 
 StepAxis = Annotated[
     Literal["run", "life"],
@@ -49,14 +49,14 @@ StepAxis = Annotated[
 
 @dataclass(frozen=True)
 class RunLife:
-    """A life on the axis of its run.
+    """An attempt on the axis of its run.
 
     Attributes:
         number: Counts from 1.
         stream: Stream of its lowest rank.
-        step_offset: The run's step at the life's own step 0.
+        step_offset: The run's step at the attempt's own step 0.
         first_step, last_step: Steps of the run.
-        replaced_from: The step of the run from which later lives replace this one; None if none does.
+        replaced_from: The step of the run from which later attempts replace this one; None if none does.
     """
 
     number: int
@@ -69,7 +69,7 @@ class RunLife:
 
 @dataclass(frozen=True)
 class RunAxis:
-    """The places of a run's lives.
+    """The places of a run's attempts.
 
     Attributes:
         lives: Empty for a run whose steps are those of its only life.
@@ -153,7 +153,7 @@ def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
 
 @dataclass
 class _KnownLife:
-    """The part of a life that was read.
+    """The part of an attempt that was read.
 
     Attributes:
         reader: Reads its events.
@@ -170,7 +170,7 @@ class _KnownLife:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def record(self, store: Store, run: str, row: Row[Any], followed: bool) -> LifeRecord:
-        """Returns the life's record. Skipped steps are read only if another life follows."""
+        """Returns the attempt's record. Skipped steps are read only if another attempt follows."""
         with self.lock:
             if row.events > self.events:
                 with store.reading() as connection:
@@ -204,7 +204,7 @@ class _KnownLife:
 
 
 def within(where: Place, first: int | None, last: int | None) -> tuple[int | None, int | None] | None:
-    """Returns the life's own steps between these steps of the run; None without any."""
+    """Returns the attempt's own steps between these steps of the run; None without any."""
     if where == OWN:
         return first, last
     ends = [step for step in (last, None if where.end is None else where.end - 1) if step is not None]
@@ -213,7 +213,7 @@ def within(where: Place, first: int | None, last: int | None) -> tuple[int | Non
 
 
 def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Callable[[CurveQuery], dict[str, Curve]]:
-    """Returns a function that reads the curves of a life by the run's steps."""
+    """Returns a function that reads the curves of an attempt by the run's steps."""
 
     def placed(query: CurveQuery) -> dict[str, Curve]:
         own = within(where, query.first, query.last)
@@ -223,7 +223,7 @@ def on_axis(where: Place, read: Callable[[CurveQuery], dict[str, Curve]]) -> Cal
 
 
 def curves_on_axis(where: Place, curves: dict[str, Curve]) -> dict[str, Curve]:
-    """Converts a life's curves to the run's steps.
+    """Converts an attempt's curves to the run's steps.
 
     Curves that shared their array of steps share the converted one.
     """
@@ -241,7 +241,7 @@ def curves_on_axis(where: Place, curves: dict[str, Curve]) -> dict[str, Curve]:
 
 @dataclass
 class _PlacedRows:
-    """Rows of a life by the steps of its run."""
+    """Rows of an attempt by the steps of its run."""
 
     rows: Rows
     begin: int
@@ -262,7 +262,7 @@ class _PlacedRows:
 
 
 def chunks_on_axis(where: Place, chunks: Mapping[str, Sequence[CurveChunk]]) -> dict[str, list[CurveChunk]]:
-    """Converts the chunks of a life's curves to the steps of its run."""
+    """Converts the chunks of an attempt's curves to the steps of its run."""
     rows: dict[int, _PlacedRows] = {}
     return {
         name: [

@@ -49,7 +49,7 @@ class RunHistoryCache:
     def of(
         self, store: Store, run: Row[Any], until: float = math.inf, metrics: Sequence[str] = ()
     ) -> RunHistory | None:
-        """Returns the history of the run's lowest rank over all lives of its chain.
+        """Returns the history of the run's lowest rank over all attempts of its chain.
 
         The chain includes the runs that it continues and those that continue it.
 

@@ -30,7 +30,6 @@ BUCKET_VALUES = 512
 MAX_COMPRESSED_SHARE = 0.97
 """A plane is compressed if that saves at least 3 %: below that, unpacking costs more than the space is worth."""
 
-
 _ALL_ROWS, _MASKED_ROWS = 0, 1
 _CONSTANT, _PACKED, _PLAIN = 0, 1, 2
 _ENTRY = struct.Struct("<BIIIIIff")
@@ -46,7 +45,6 @@ COARSE = np.dtype(
 
 Positions are rows of the segment. A bucket without finite values has low > high.
 """
-
 
 NONFINITE_VALUES = np.array([np.nan, np.inf, -np.inf], np.float32)
 
@@ -72,7 +70,7 @@ class ColumnHeader(NamedTuple):
         measured: Number of measured values.
         nonfinite: Number of those that are NaN or Inf.
         low, high: Finite extremes; low > high if no value is finite.
-        coarse: The coarse level; empty if the column has at most BUCKET values.
+        coarse: The coarse level; empty if the column has at most BUCKET_VALUES values.
         few: The packed values of such a short column; else empty.
         data: Position of the packed values in the row's data.
     """
@@ -87,7 +85,7 @@ class ColumnHeader(NamedTuple):
 
 
 def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
-    """Packs float32[columns, rows] as (part, row), TOGETHER columns in each.
+    """Packs float32[columns, rows] as (part, row), COLUMNS_PER_PART columns in each.
 
     A part without measured values has no row.
     """
@@ -248,5 +246,5 @@ def _first(true: npt.NDArray[np.bool_], starts: Ints) -> Ints:
 
 
 def _kind(values: Floats) -> npt.NDArray[np.uint8]:
-    """Returns the index in ODD of each non-finite value."""
+    """Returns the index in NONFINITE_VALUES of each non-finite value."""
     return np.where(np.isnan(values), 0, np.where(values > 0, 1, 2)).astype(np.uint8)

@@ -55,7 +55,7 @@ LOG_INTERVAL_SECONDS = 60.0
 
 
 @dataclass
-class Trouble:
+class DatabaseFaults:
     """Errors met by transactions of this process that an operator has to repair.
 
     Attributes:
@@ -106,7 +106,7 @@ class Store:
     engine: Engine
     writer: Engine
     """The same as `engine`; for SQLite an engine with one connection."""
-    trouble: Trouble = field(default_factory=Trouble)
+    faults: DatabaseFaults = field(default_factory=DatabaseFaults)
     _write_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -119,7 +119,7 @@ class Store:
             with translate_db_errors(), self.engine.connect() as connection:
                 yield connection
         except StoreAwayError as error:
-            self.trouble.note(error)
+            self.faults.note(error)
             raise
 
     @contextmanager
@@ -132,8 +132,8 @@ class Store:
             durable: Whether the commit waits for the disk. A power cut may undo a commit that does not, together with
                 all later non-durable commits.
         """
-        if self.trouble.broken:
-            raise StoreBrokenError(self.trouble.broken)
+        if self.faults.broken:
+            raise StoreBrokenError(self.faults.broken)
         # SQLite waits for its lock in sleeps of up to 100 ms; threads of this process queue here instead
         write_lock = self._write_lock if self.is_sqlite else nullcontext()
         try:
@@ -145,7 +145,7 @@ class Store:
                 stack.enter_context(connection.begin())
                 yield connection
         except StoreAwayError as error:
-            self.trouble.note(error)
+            self.faults.note(error)
             raise
 
     def connections(self) -> Connections:

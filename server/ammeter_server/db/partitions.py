@@ -153,7 +153,7 @@ def _create(store: Store, table: str, day: int) -> bool:
 def _execute(store: Store, *statements: str) -> bool:
     """Runs the statements in one transaction with a short lock timeout.
 
-    Returns False if they are to be tried again, see LATER.
+    Returns False if they are to be tried again: see RETRY_STATES.
     """
     try:
         with store.writing() as connection:

@@ -121,7 +121,7 @@ def merge_causes(explained: Iterable[Explained], ranks: Mapping[str, int], ended
     Args:
         explained: Findings with their consequences.
         ranks: Stream -> rank.
-        ended: Streams that a newer life continues; their findings are inactive.
+        ended: Streams that a newer attempt continues; their findings are inactive.
     """
     causes: dict[str, Cause] = {}
     for item in explained:

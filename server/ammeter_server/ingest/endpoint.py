@@ -35,9 +35,8 @@ router = APIRouter(tags=["ingest"])
 
 Offset = Annotated[int, Query(ge=0, lt=2**63)]
 
-PLACE = re.compile(r"/api/v1/runs/([^/]+)/streams/([^/]+)/frames")
-RANGE = re.compile(rb"offset=([0-9]{1,18})&end=([0-9]{1,18})")
-
+FRAMES_PATH = re.compile(r"/api/v1/runs/([^/]+)/streams/([^/]+)/frames")
+OFFSETS_QUERY = re.compile(rb"offset=([0-9]{1,18})&end=([0-9]{1,18})")
 
 TOKEN_CACHE_SECONDS = 1.0
 """A revoked token can still write for this time."""
@@ -58,14 +57,14 @@ class FramesFirst:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        batch = scope["type"] == "http" and scope["method"] == "POST"
-        place = PLACE.fullmatch(scope["path"]) if batch else None
-        part = RANGE.fullmatch(scope["query_string"]) if place else None
-        if place is None or part is None:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        path = FRAMES_PATH.fullmatch(scope["path"]) if is_post else None
+        query = OFFSETS_QUERY.fullmatch(scope["query_string"]) if path else None
+        if path is None or query is None:
             await self.app(scope, receive, send)
             return
         try:
-            response = await append_frames(Request(scope, receive), place[1], place[2], int(part[1]), int(part[2]))
+            response = await append_frames(Request(scope, receive), path[1], path[2], int(query[1]), int(query[2]))
         except Problem as problem:
             response = answer(problem)
         except (StoreFullError, StoreAwayError) as error:

@@ -16,7 +16,7 @@ from ammeter_server.runs.run_chain import NO_PROJECT, assign_run
 from ammeter_server.runs.run_ids import find
 
 MAX_STREAMS = 16_384
-"""Of one run: the ranks of a large job, and several lives of each."""
+"""Of one run: the ranks of a large job, and several attempts of each."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class IngestRequest:
     after: str | None = None
 
     @property
-    def called(self) -> str:
+    def sender_run(self) -> str:
         """The id of the run that the sender uses."""
         return self.named or self.run
 
@@ -55,14 +55,14 @@ def place_stream(connection: Connection, request: IngestRequest, batch: frames.B
     """Sets the run under which the stream is stored. Raises a 404 problem for another project's stream."""
     hello = _hello(batch)
     started, project = (hello.started, line(hello.project)) if hello else (None, None)
-    place = assign_run(connection, request.called, request.stream, started, request.project, project)
-    return replace(request, run=place.run, named=request.called, external=place.external, after=place.after)
+    place = assign_run(connection, request.sender_run, request.stream, started, request.project, project)
+    return replace(request, run=place.run, named=request.sender_run, external=place.external, after=place.after)
 
 
 def check_owner(connection: Connection, request: IngestRequest) -> None:
     """Raises a 404 problem for another project's run."""
     if request.project is not None and streams.run_project(connection, request.run) not in (None, request.project):
-        raise Problem(404, f"run {request.called} is not known to this token's project")
+        raise Problem(404, f"run {request.sender_run} is not known to this token's project")
 
 
 def check_deleted(connection: Connection, request: IngestRequest) -> None:
@@ -105,7 +105,7 @@ def open_stream(connection: Connection, request: IngestRequest, batch: frames.Ba
         request = place_stream(connection, request, batch)
         streams.add_run(connection, request.run, _run_values(hello, request, now))
         if streams.run_project(connection, request.run) != _project(request, hello):
-            detail = f"another project is creating run {request.called} at this moment; retry"
+            detail = f"another project is creating run {request.sender_run} at this moment; retry"
             raise Problem(503, detail, headers={"Retry-After": "1"})
     check_deleted(connection, request)  # it may have been deleted since the first check
     streams.add(connection, request.run, request.stream, now)
@@ -124,7 +124,7 @@ def introduce(connection: Connection, request: IngestRequest, batch: frames.Batc
 
 
 def _run_values(hello: frames.Hello | None, request: IngestRequest, now: int) -> dict[str, Any]:
-    owner = {"project": _project(request, hello), "external_id": request.external or request.called}
+    owner = {"project": _project(request, hello), "external_id": request.external or request.sender_run}
     if hello is None:
         return {**owner, "started": 0}
     environment = {name: value for name, value in hello.environment.items() if name != "continues"}

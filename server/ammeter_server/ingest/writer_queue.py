@@ -139,7 +139,7 @@ class Intake:
         try:
             _check_place(request)
             batch = validation.decoded(request.body, now)
-            validation.check(batch, request.called, request.stream, offset, end, limit)
+            validation.check(batch, request.sender_run, request.stream, offset, end, limit)
         except Exception as error:  # noqa: BLE001 - raised in the transaction of this batch
             return PreparedBatch(request, now, frames.Batch(), error=error)
         cached = self._cache.get(request.run, request.stream, request.project)
@@ -160,9 +160,9 @@ class Intake:
         """Updates cache and metrics after a commit."""
         request = result.request
         if result.stream is not None:
-            self._cache.put(result.stream, request.called, request.project)
+            self._cache.put(result.stream, request.sender_run, request.project)
         elif result.change is not None or isinstance(result.answer, Exception):
-            self._cache.remove(request.called, request.stream, request.project)
+            self._cache.remove(request.sender_run, request.stream, request.project)
         if result.change is not None:
             self_metrics.ingest_values.inc(result.change.values)
             self_metrics.ingest_bytes.inc(len(request.body))

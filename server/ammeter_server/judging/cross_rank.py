@@ -48,7 +48,7 @@ class RunEvaluation:
 
 
 def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -> RunEvaluation:
-    """Evaluates the run as a whole, from the state of its last evaluation."""
+    """Evaluates a run across its ranks and its baseline, from the state of its last evaluation."""
     with store.reading() as connection:
         row = judge.run_unlocked(connection, run)
         if row is None or not (row.world_size > 1 or row.evaluation or baseline.baseline_name(row)):
@@ -56,9 +56,10 @@ def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -
         streams = {stream.id: stream for stream in judge.streams_of(connection, run)}
         # a stream that was added between the two queries is included next time: its version makes the run due
         together = lives(life for life in stored_lives(connection, run) if life.stream in streams)
-    seen = {"judged_version": sum(stream.version for stream in streams.values())}  # later data is not included
+    version = sum(stream.version for stream in streams.values())  # without data that arrives from now on
+    judged_version = {"judged_version": version}
     if not together:
-        return RunEvaluation(values=seen)
+        return RunEvaluation(values=judged_version)
     of_ranks = _evaluate_ranks(store, row, streams, together[-1], now) if len(together[-1]) > 1 else RunEvaluation()
     compared = baseline.evaluate_baseline(
         store, histories, row, row.evaluation.get("baseline", {}), time.monotonic() + MAX_READ_SECONDS
@@ -67,14 +68,15 @@ def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -
     stored = {"baseline": compared.stored} if compared.stored else {}
     conclusions = {**row.evaluation, **of_ranks.values.pop("evaluation", {}), **stored}
     return RunEvaluation(
-        findings, {**seen, **of_ranks.values, "evaluation": conclusions, **({} if compared.finished else DUE_NOW)}
+        findings,
+        {**judged_version, **of_ranks.values, "evaluation": conclusions, **({} if compared.finished else DUE_NOW)},
     )
 
 
 def _evaluate_ranks(
     store: Store, row: Row[Any], streams: Mapping[str, Row[Any]], life: Sequence[Life], now: int
 ) -> RunEvaluation:
-    """Compares the ranks of the current life from the last evaluated step.
+    """Compares the ranks of the current attempt from the last evaluated step.
 
     It starts over when a rank is added or all were restarted; earlier findings become inactive.
     """
@@ -89,16 +91,16 @@ def _evaluate_ranks(
     findings = known if same else inactive
     reached = before.get("reached", -1) if same else -1
     until, finished = time.monotonic() + MAX_READ_SECONDS, True
-    for seen in _aligned_steps(store, row.id, ranks, reached, now):
-        judged = verdicts.judge_ranks(states, seen)
+    for aligned in _aligned_steps(store, row.id, ranks, reached, now):
+        judged = verdicts.judge_ranks(states, aligned)
         states = judged.states
         for finding in judged.findings:
             times = finding.times + earlier.get(finding.verdict, 0)
             findings[finding.verdict] = msgspec.structs.replace(finding, times=times)
         for verdict in judged.faults:
             self_metrics.verdict_faults.labels(verdict).inc()
-        reached = int(seen.steps[-1]) if len(seen) else reached
-        if len(seen) and time.monotonic() > until:
+        reached = int(aligned.steps[-1]) if len(aligned) else reached
+        if len(aligned) and time.monotonic() > until:
             finished = False
             break
     as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}

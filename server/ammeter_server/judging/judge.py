@@ -64,7 +64,7 @@ class Judge:
         self.prices = settings.cost_per_hour
         self.last_round = time.time_ns()
         """Start of the last complete round, or the time at which this judge was created."""
-        self._heard_since = 0
+        self._contact_since = 0
         self._unfinished: set[str] = set()  # still claimed: the database was full or did not answer
 
     def judge_due(self, now: int, after_run: Callable[[bool], None] = lambda _: None) -> int:
@@ -78,21 +78,21 @@ class Judge:
             The number of runs with notifications due now.
         """
         with self.store.reading() as connection:
-            due = query.due(connection, now - AGEING_NS, self._heard_since, now - RANKS_AGEING_NS)
+            due = query.due(connection, now - AGEING_NS, self._contact_since, now - RANKS_AGEING_NS)
         count = 0
         for run in due:
             notifies = self._judge_guarded(run, now)
             after_run(notifies)
             count += notifies
-        self._heard_since = now - RECENT_NS
+        self._contact_since = now - RECENT_NS
         self.last_round = now
         return count
 
     def judge(self, run: str, now: int) -> bool:
         """Judges one run unless another judge has claimed it. Returns whether notifications are due now."""
         with self.store.writing(durable=False) as connection:  # after a power cut the run is due again
-            mine = self.name if run in self._unfinished else None
-            if not query.claim(connection, run, self.name, now, now + LEASE_NS, mine):
+            own_claim = self.name if run in self._unfinished else None
+            if not query.claim(connection, run, self.name, now, now + LEASE_NS, own_claim):
                 return False
         evaluation = self._evaluate(run, now)  # reads many steps, so it runs outside the transaction
         with self.store.writing() as connection:

@@ -1,4 +1,4 @@
-"""The state of a run: running, ended or lost, by the last lives of its ranks."""
+"""The state of a run: running, ended or lost, by the last attempts of its ranks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ MAX_RESTART_DIGITS = 6
 def run_end(streams: Sequence[Row[Any]], silent: Collection[str], world_size: int, now: int) -> tuple[str, int | None]:
     """Computes a run's state and when it ended.
 
-    A run ends when the last life of each rank has ended, and is lost when one of them wrote no final record or its host
-    is silent. It waits LATE_RANKS_NS for ranks that never sent anything. A rank that returns makes it running again.
+    A run ends when the last attempt of each rank has ended, and is lost when one of them wrote no final record or its
+    host is silent. It waits LATE_RANKS_NS for ranks that never sent anything. A rank that returns makes it running
+    again.
 
     Args:
         streams: All streams of the run.
@@ -71,6 +72,6 @@ def last_lives(streams: Sequence[Row[Any]]) -> list[Row[Any]]:
 
 
 def continued(streams: Sequence[Row[Any]]) -> frozenset[str]:
-    """Ids of streams whose rank has a newer life."""
+    """Ids of streams whose rank has a newer attempt."""
     current = {life.id for life in last_lives(streams)}
     return frozenset(stream.id for stream in streams if stream.role == "rank" and stream.id not in current)

@@ -1,4 +1,4 @@
-"""Evaluates the verdicts for the passing of time: on streams that are silent, back, or without a step."""
+"""Evaluates the verdicts on time that passes: on streams that are silent, have returned, or stall."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Clock:
 
 
 def tick(store: Store, now: int, awake_since: int, after_stream: Callable[[], None] = lambda: None) -> bool:
-    """Evaluates all streams that are silent, back, or without a step.
+    """Evaluates all streams that are silent, have returned, or stall.
 
     Args:
         store: The database.
@@ -62,9 +62,9 @@ def tick(store: Store, now: int, awake_since: int, after_stream: Callable[[], No
     """
     with store.reading() as connection:  # nearly always nothing changes, and no lock is needed
         silent = streams.silent_streams(connection, now - SILENCE_NS)
-        back = streams.returned_streams(connection, now - SILENCE_NS, "run-lost")
+        returned = streams.returned_streams(connection, now - SILENCE_NS, "run-lost")
         stalled = streams.stalled_streams(connection, now - STALL_NS, now - SILENCE_NS)
-        places = dict.fromkeys(silent + back + stalled)
+        places = dict.fromkeys(silent + returned + stalled)
         rows = ((place, streams.select_unlocked(connection, *place)) for place in places)
         changed = [place for place, raw in rows if _evaluate(connection, raw, now, awake_since)]
     new_findings = 0

@@ -31,7 +31,7 @@ class MaintenanceWorker(Worker):
         self.store = context.store
         self.settings = context.settings
         self.name = uuid.uuid4().hex
-        self._heard_since = 0
+        self._contact_since = 0
         self._checked_rows: dict[str, int] = {}  # by stream, at its last compaction or check without work
         self._retained = 0
 
@@ -48,7 +48,7 @@ class MaintenanceWorker(Worker):
     def compact_due(self, now: int) -> int:
         """Compacts all streams with enough waiting blocks. Returns the number that this worker compacted."""
         with self.store.reading() as connection:
-            due = compaction.due(connection, self._heard_since, now, MIN_SMALL_BLOCKS)
+            due = compaction.due(connection, self._contact_since, now, MIN_SMALL_BLOCKS)
         before = {stream.id: self._checked_rows.get(stream.id, -MIN_SMALL_BLOCKS) for stream in due}
         grown = [stream for stream in due if stream.ended or stream.rows - before[stream.id] >= MIN_SMALL_BLOCKS]
         self._checked_rows = before | {stream.id: stream.rows for stream in grown}
@@ -57,7 +57,7 @@ class MaintenanceWorker(Worker):
             if self._stopped.is_set():
                 return count
             count += bool(attempt(f"compaction of run {stream.run}", partial(self._compact, stream.run, stream.id)))
-        self._heard_since = now - RECENT_NS
+        self._contact_since = now - RECENT_NS
         return count
 
     def _compact(self, run: str, stream: str) -> bool:

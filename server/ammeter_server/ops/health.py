@@ -19,7 +19,7 @@ async def live() -> dict[str, str]:
 @router.get("/readyz", summary="The database responds and has this version's schema")
 def ready(context: ContextDep) -> dict[str, str]:
     try:
-        faults = context.store.trouble
+        faults = context.store.faults
         if faults.broken:
             raise StoreBrokenError(faults.broken)
         version = migrations.current(context.store)

@@ -21,7 +21,7 @@ INDENTATION = "\n    | "
 HTTP_SERVER = "uvicorn.error"
 WORKERS = "ammeter_server.worker"
 THROTTLED = (HTTP_SERVER, REFUSED, WORKERS)
-"""Loggers of invalid requests, of refusals, and of database trouble, after which workers retry within a second."""
+"""Loggers of invalid requests, of refusals, and of database faults, after which workers retry within a second."""
 
 THROTTLE_SECONDS = 60.0
 """Seconds between two lines with the same text. It applies to invalid requests, which clients can send without end, and

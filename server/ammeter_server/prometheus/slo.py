@@ -4,7 +4,7 @@ The objectives are the shares of runs that end normally, of steps that are appli
 numbers, of validations that hold, and of runs that finish within their expected time.
 
 The rules compare the burn rate of the error budget over a long and a short window. The long window shows that the loss
-is significant. The short one shows that it continues, so that the alert ends soon after the trouble. Source: Google SRE
+is significant. The short one shows that it continues, so that the alert ends soon after it. Source: Google SRE
 workbook, "Alerting on SLOs", section 6 (multiwindow, multi-burn-rate alerts); its windows of 6 h and 30 min for a page,
 3 days and 6 h for a ticket.
 """

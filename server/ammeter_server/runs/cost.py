@@ -16,7 +16,7 @@ HOUR_NS = 3600 * 10**9
 def of_run(known: Prices, environment: Mapping[str, Any] | None, ranks: Sequence[Row[Any]]) -> float | None:
     """Returns the costs so far in dollars, with one device per rank.
 
-    None if no price fits. ranks: streams of all their lives.
+    None if no price fits. ranks: streams of all their attempts.
     """
     price = _price(known, environment)
     return None if price is None else price * sum(map(occupied_ns, ranks)) / HOUR_NS

@@ -77,7 +77,7 @@ def limited(devices: Sequence[Device], max_devices: int) -> list[Device]:
 def highest(ranks: Sequence[Row[Any]], column: str) -> float | None:
     """Returns the largest of the ranks' latest values of a column; None without any.
 
-    Only the newest life of each rank counts.
+    Only the newest attempt of each rank counts.
     """
     newest = {stream.rank: stream for stream in sorted(ranks, key=lambda rank: rank.started)}
     known = [value for stream in newest.values() if (value := _number(stream.latest, column)) is not None]

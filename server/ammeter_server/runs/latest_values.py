@@ -36,9 +36,9 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
 def _last_measured(view: View) -> dict[str, float]:
     names = view.schema.scalars
     scalars = view.values[: len(names)]
-    there = measured(scalars)
-    last = len(view) - 1 - there[:, ::-1].argmax(axis=1)
-    columns = np.flatnonzero(there.any(axis=1))
+    is_measured = measured(scalars)
+    last = len(view) - 1 - is_measured[:, ::-1].argmax(axis=1)
+    columns = np.flatnonzero(is_measured.any(axis=1))
     values = scalars[columns, last[columns]].tolist()
     measured_values = {names[column]: value for column, value in zip(columns.tolist(), values, strict=True)}
     return measured_values | _measured_at(view)
@@ -83,7 +83,7 @@ def _underflow(view: View) -> dict[str, float]:
     where = np.flatnonzero(sampled.any(axis=0))
     if not len(where):
         return {}
-    there = sampled[:, where[-1]]
-    elements = int(view.numel[there].sum())
-    share = float(lost[there, where[-1]].sum(dtype=np.float64)) / max(elements, 1)
+    tensors = sampled[:, where[-1]]
+    elements = int(view.numel[tensors].sum())
+    share = float(lost[tensors, where[-1]].sum(dtype=np.float64)) / max(elements, 1)
     return {"grad_underflow": share} if elements and 0 <= share <= 1 else {}

@@ -31,7 +31,7 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
 def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = None) -> dict[str, Any]:
     """Returns the latest value of each scalar.
 
-    The lowest rank has precedence, and its newest life over older ones.
+    The lowest rank has precedence, and its newest attempt over older ones.
 
     Args:
         ranks: The run's rank streams.

@@ -161,7 +161,7 @@ def _first_open(places: list[_Place], began: int | None) -> AssignedRun:
 def _project_of(connection: Connection, named: str) -> str:
     """Returns the project of a losses-only stream from a sender of all projects.
 
-    The project of the named run, even of a deleted one, so that such a stream does not recreate it.
+    It is the project of the named run, even of a deleted one, so that such a stream does not recreate the run.
     """
     return streams.run_project(connection, named) or run_deletion.of(connection, [named]).get(named) or NO_PROJECT
 

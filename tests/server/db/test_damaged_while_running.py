@@ -131,7 +131,7 @@ def test_postgresql_that_stops_taking_writes_makes_it_unready_until_it_takes_the
 
 def test_damage_is_logged_again_a_minute_later(log: Log) -> None:
     now = 1000.0
-    trouble = engine.Trouble(clock=lambda: now)
+    trouble = engine.DatabaseFaults(clock=lambda: now)
     for seconds in (0.0, 1.0, 58.0, 2.0):
         now += seconds
         trouble.note(StoreBrokenError("the database is damaged"))

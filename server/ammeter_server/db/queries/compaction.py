@@ -158,13 +158,13 @@ def orphaned_columns(connection: Connection, run: str, stream: str, after: int) 
 
 def remove_columns(connection: Connection, run: str, stream: str, keys: Sequence[tuple[int, int]]) -> None:
     for part, first_step in keys:
-        here = and_(columns.c.run == run, columns.c.stream == stream, columns.c.part == part)
-        connection.execute(delete(columns).where(here, columns.c.first_step == first_step))
+        of_part = and_(columns.c.run == run, columns.c.stream == stream, columns.c.part == part)
+        connection.execute(delete(columns).where(of_part, columns.c.first_step == first_step))
 
 
 def remove_blocks(connection: Connection, run: str, stream: str, first_steps: Sequence[int]) -> None:
-    here = and_(chunks.c.run == run, chunks.c.stream == stream)
-    connection.execute(delete(chunks).where(here, chunks.c.first_step.in_(first_steps)))
+    of_stream = and_(chunks.c.run == run, chunks.c.stream == stream)
+    connection.execute(delete(chunks).where(of_stream, chunks.c.first_step.in_(first_steps)))
 
 
 def covered_blocks(connection: Connection, run: str, stream: str) -> list[int]:

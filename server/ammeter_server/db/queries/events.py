@@ -50,9 +50,9 @@ def newest(
 
     names: complete names, or prefixes that end in `.*`.
     """
-    here = (events.c.run == streams.c.run) & (events.c.stream == streams.c.id)
+    same_stream = (events.c.run == streams.c.run) & (events.c.stream == streams.c.id)
     key = (events.c.time, events.c.stream, events.c.number)
-    query = select(events, streams.c.rank).join(streams, here).where(events.c.run == run, *span.of_events())
+    query = select(events, streams.c.rank).join(streams, same_stream).where(events.c.run == run, *span.of_events())
     if before is not None:
         query = query.where(tuple_(*key) < tuple_(*before))
     if names:

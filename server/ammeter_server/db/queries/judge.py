@@ -60,7 +60,7 @@ def claim(
 ) -> bool:
     """Claims the run for this judge until `until`. Returns whether that succeeded.
 
-    mine: a claimant whose unexpired lease may be replaced.
+    replaceable_claim: a claimant whose unexpired lease may be replaced.
     """
     values = {"of_run": run, "of_now": now, "of_mine": replaceable_claim, "to_by": by, "to_until": until}
     return connection.execute(_claim, values).rowcount == 1
@@ -87,7 +87,7 @@ def run_unlocked(connection: Connection, run: str) -> Row[Any] | None:
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
     """Returns the run's baseline in the same project.
 
-    The other run with that id, internal or external; else the newest with that name that began no later.
+    It is another run with that id, internal or external; else the newest run with that name that began no later.
     """
     same = select(runs).where(runs.c.project == run.project, runs.c.id != run.id)
     by_id = connection.execute(same.where(or_(runs.c.external_id == name, runs.c.id == name))).first()
@@ -100,7 +100,8 @@ def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | Non
 def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
     """Returns the progress of the run's most advanced rank; None before the first step.
 
-    Its number of steps over all lives, less one, and whether all of the run's ranks have ended.
+    Returns:
+        The index of its last step, counted over all attempts, and whether all of the run's ranks have ended.
     """
     query = select(streams.c.rank, streams.c.last_step, streams.c.bye_reason)
     rows = connection.execute(query.where(streams.c.run == run, streams.c.role == "rank")).all()

@@ -22,7 +22,7 @@ def page(
 ) -> tuple[Sequence[Row[Any]], bool]:
     """Returns the first `size` rows of a query, and whether there are more.
 
-    Returns fewer rows, but at least one, if the columns `said` have more than MAX_PAGE_BYTES.
+    Returns fewer rows, but at least one, if `sized_columns` have more than MAX_PAGE_BYTES.
     """
     weight = sum(
         (func.length(column, type_=BigInteger) for column in sized_columns[1:]),

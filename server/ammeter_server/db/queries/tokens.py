@@ -72,7 +72,7 @@ def remove_expired_sessions(connection: Connection, now: int) -> None:
 
 
 def keep_newest(connection: Connection, name: str, limit: int) -> None:
-    """Deletes the rows with this name except for the newest `most`."""
+    """Deletes the rows with this name except for the newest `limit`."""
     of_name = select(tokens.c.sha256).where(tokens.c.name == name).order_by(tokens.c.created.desc(), tokens.c.sha256)
     older = connection.execute(of_name.offset(limit)).scalars().all()
     connection.execute(delete(tokens).where(tokens.c.sha256.in_(older)))

@@ -62,7 +62,7 @@ def change_marks(connection: Connection, run: str, sources: Sequence[Source]) ->
 
 
 def stored_lives(connection: Connection, run: str) -> list[Life]:
-    """Returns the run's streams with steps, with the times that group them into lives."""
+    """Returns the run's streams with steps, with the times that group them into attempts."""
     start = (streams.c.id, streams.c.rank, streams.c.world_size, streams.c.started)
     end = (streams.c.last_step_time, streams.c.bye, streams.c.bye_reason)
     query = select(*start, *end).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))

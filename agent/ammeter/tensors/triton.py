@@ -60,11 +60,11 @@ def _added(bits, squares, top, few, fine):
 
 
 @triton.jit
-def _binned(bits, here):
-    """Returns int32[BINS], the number of elements marked by `here` per exponent."""
+def _binned(bits, in_tensor):
+    """Returns int32[BINS], the number of elements marked by `in_tensor` per exponent."""
     bins = tl.minimum(tl.maximum((bits >> 23) - 127, _LOWEST), _HIGHEST) - _LOWEST
     bins = tl.where(bits == 0, _ZERO, tl.where(bits >= INFINITE, _NONFINITE, bins))
-    return tl.histogram(tl.reshape(tl.where(here, bins, BINS - 1), [BLOCK]), BINS)
+    return tl.histogram(tl.reshape(tl.where(in_tensor, bins, BINS - 1), [BLOCK]), BINS)
 
 
 @triton.jit(do_not_specialize=["from_chunk", "blocks"])
@@ -100,17 +100,17 @@ def read_chunks(
     few = tl.zeros([rows], tl.int32)
     fine = tl.zeros([rows], tl.int32)
     bins = tl.zeros([BINS], tl.int32)
-    whole = length // BLOCK
-    for block in range(whole):
+    full_blocks = length // BLOCK
+    for block in range(full_blocks):
         bits = _magnitude(tl.load(place + block * BLOCK + lanes))
         squares, top, few, fine = _added(bits, squares, top, few, fine)
         if spectrum:
             bins += _binned(bits, lanes >= 0)
-    here = whole * BLOCK + lanes < length
-    bits = _magnitude(tl.load(place + whole * BLOCK + lanes, mask=here, other=0))
+    in_tensor = full_blocks * BLOCK + lanes < length
+    bits = _magnitude(tl.load(place + full_blocks * BLOCK + lanes, mask=in_tensor, other=0))
     squares, top, few, fine = _added(bits, squares, top, few, fine)
     if spectrum:
-        bins += _binned(bits, here)
+        bins += _binned(bits, in_tensor)
         tl.atomic_add(histogram + tl.arange(0, BINS), bins.to(tl.int64))
 
     highest = tl.max(top)
@@ -118,9 +118,9 @@ def read_chunks(
     if highest >= INFINITE:  # rare: reads again, because counting always would slow every program
         strange = tl.zeros([rows], tl.int32)
         top = tl.zeros([rows], tl.int32)
-        for block in range(whole + 1):
-            here = block * BLOCK + lanes < length
-            bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=here, other=0))
+        for block in range(full_blocks + 1):
+            in_tensor = block * BLOCK + lanes < length
+            bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=in_tensor, other=0))
             strange += tl.sum((bits > INFINITE).to(tl.int32) + ((bits == INFINITE).to(tl.int32) << 16), 1)
             top = tl.maximum(top, tl.max(tl.where(bits < INFINITE, bits, 0), 1))
         highest = tl.max(top)
@@ -133,7 +133,7 @@ def read_chunks(
     tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
     tl.store(row + 2, nans.to(tl.float64))
     tl.store(row + 3, infs.to(tl.float64))
-    tl.store(row + 4, (zeros - (whole + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end counted as zeros
+    tl.store(row + 4, (zeros - (full_blocks + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end counted as zeros
     tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
     tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
     tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))

@@ -157,14 +157,14 @@ def main(folder: Path, plans: str) -> None:
 
 def logged() -> list[str]:
     """What Ammeter says in this process's log from now on."""
-    said: list[str] = []
+    lines: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            lines.append(record.getMessage())
 
     logging.getLogger("ammeter").addHandler(Listener())
-    return said
+    return lines
 
 
 def early(folder: Path) -> list[str]:
@@ -219,12 +219,12 @@ def is_last_rank() -> bool:
 @contextlib.contextmanager
 def environment(name: str, agree: bool, disabled: bool) -> Iterator[None]:
     """Each training is a run of its own, unless the ranks are to agree on it."""
-    said = {"AMMETER_DISABLE": "1" if disabled else "", "TORCHELASTIC_RUN_ID": "none"}
+    data = {"AMMETER_DISABLE": "1" if disabled else "", "TORCHELASTIC_RUN_ID": "none"}
     if not agree:
-        said["AMMETER_RUN_ID"] = str(run_id(name))
-    os.environ.update(said)
+        data["AMMETER_RUN_ID"] = str(run_id(name))
+    os.environ.update(data)
     yield
-    for each in said:
+    for each in data:
         del os.environ[each]
 
 

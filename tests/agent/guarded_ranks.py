@@ -32,8 +32,8 @@ LOUD = 30
 def main(folder: Path) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
-    told = {"ddp": train(folder, rank, sharded=False), "fsdp": train(folder, rank, sharded=True)}
-    (folder / f"{rank}.json").write_text(json.dumps(told))
+    data = {"ddp": train(folder, rank, sharded=False), "fsdp": train(folder, rank, sharded=True)}
+    (folder / f"{rank}.json").write_text(json.dumps(data))
     distributed.destroy_process_group()
 
 

@@ -205,6 +205,6 @@ def train(
     if folder is None:
         return Told(state, [], None)
     rows, frames = stream(run.id, folder)
-    told = [(frame.step, frame.name, frame.data) for frame in frames if type(frame).__name__ == "Event"]
-    assert [] == [each for each in told if each[1] == "probe.failed"]
-    return Told(state, told, rows)
+    emitted = [(frame.step, frame.name, frame.data) for frame in frames if type(frame).__name__ == "Event"]
+    assert [] == [each for each in emitted if each[1] == "probe.failed"]
+    return Told(state, emitted, rows)

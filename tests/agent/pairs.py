@@ -30,10 +30,10 @@ def course(
     if precision != "float32":
         stream.autocast(precision)
     for step in range(steps):
-        said = {"loss": 2.0 + 1 / (step + 1), "applied": 1.0, "skipped": 0.0, "step_seconds": 0.01 + step % 7 * 1e-5}
+        data = {"loss": 2.0 + 1 / (step + 1), "applied": 1.0, "skipped": 0.0, "step_seconds": 0.01 + step % 7 * 1e-5}
         if (step + 1) % every == 0:
-            said["val_loss"] = 3.0 - step / 400
-        stream.step(0.1, None, **(said | row(step)))
+            data["val_loss"] = 3.0 - step / 400
+        stream.step(0.1, None, **(data | row(step)))
     reading = LifeReader()
     for view in views(stream.frames):
         reading.add(view)

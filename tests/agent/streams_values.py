@@ -129,8 +129,8 @@ def born(stream: Stream, **data: Any) -> Stream:
 def masked_row_nan() -> Stream:
     """From one batch on a sequence is masked from end to end."""
     stream = warm().bad(65536, last=5, loss=np.nan).bad(32768, last=5, loss=np.nan)
-    told = {"class": "Softmax", "op": "SoftmaxBackward0", "absmax": 3.1, "nans": 64}
-    born(stream, module="blocks.1.attention.softmax", **told)
+    data = {"class": "Softmax", "op": "SoftmaxBackward0", "absmax": 3.1, "nans": 64}
+    born(stream, module="blocks.1.attention.softmax", **data)
     for halvings in range(2, 12):
         stream.bad(2.0 ** (16 - halvings), last=5, loss=np.nan)
     return stream

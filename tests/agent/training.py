@@ -177,8 +177,8 @@ class Seen:
         """Every mistake that was told: name without 'usage.' -> data of the first time."""
         _, frames = stream(self.run, self.folder)
         assert [] == events(frames, "probe.failed")
-        told = [frame for frame in frames if isinstance(frame, Event) and frame.name.startswith("usage.")]
-        return {frame.name.removeprefix("usage."): frame.data for frame in reversed(told)}
+        emitted = [frame for frame in frames if isinstance(frame, Event) and frame.name.startswith("usage.")]
+        return {frame.name.removeprefix("usage."): frame.data for frame in reversed(emitted)}
 
 
 @contextmanager

@@ -52,8 +52,8 @@ def test_every_image_has_a_version(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_service_says_when_it_is_healthy_and_comes_back_or_does_its_work_once(name: str) -> None:
-    said = SAID["services"][name]
-    assert ("unless-stopped" if "healthcheck" in said else "no") == said["restart"]
+    service = SAID["services"][name]
+    assert ("unless-stopped" if "healthcheck" in service else "no") == service["restart"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,11 +64,15 @@ def test_only_this_machine_reaches_a_published_port(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_service_runs_hardened(name: str) -> None:
     """No writable root file system, no capability, no way to new privileges."""
-    said = SAID["services"][name]
-    assert (True, ["ALL"], ["no-new-privileges:true"]) == (said["read_only"], said["cap_drop"], said["security_opt"])
-    assert "cap_add" not in said
-    assert "privileged" not in said
-    assert "build" in said or re.fullmatch(r"[1-9]\d*:\d+", said["user"])  # our images name their user themselves
+    service = SAID["services"][name]
+    assert (True, ["ALL"], ["no-new-privileges:true"]) == (
+        service["read_only"],
+        service["cap_drop"],
+        service["security_opt"],
+    )
+    assert "cap_add" not in service
+    assert "privileged" not in service
+    assert "build" in service or re.fullmatch(r"[1-9]\d*:\d+", service["user"])  # our images name their user themselves
 
 
 @pytest.mark.parametrize("service", compose.services(FILLED), ids=lambda service: service.name)
@@ -173,8 +177,8 @@ def test_alertmanager_takes_its_configuration_and_tells_the_receiver(place: Plac
     file = place.path(alertmanager, "/etc/alertmanager/alertmanager.yaml")
     done = subprocess.run([need("amtool"), "check-config", str(file)], capture_output=True, text=True)
     assert 0 == done.returncode, done.stderr
-    said = yaml.safe_load(file.read_text())
-    urls = [webhook["url"] for receiver in said["receivers"] for webhook in receiver["webhook_configs"]]
+    document = yaml.safe_load(file.read_text())
+    urls = [webhook["url"] for receiver in document["receivers"] for webhook in receiver["webhook_configs"]]
     assert [f"http://{place.address('pages')}/{name}" for name in ("page", "ticket", "watchdog")] == urls
 
 

@@ -57,8 +57,8 @@ def wrong(thing: dict[str, Any]) -> list[str]:
 
 
 def kustomization(folder: Path) -> dict[str, Any]:
-    said: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    return said
+    document: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    return document
 
 
 def things(folder: Path = BASE) -> Iterator[dict[str, Any]]:

@@ -166,8 +166,8 @@ def test_the_commands_of_the_agent_run(installed: Environment) -> None:
     assert Path(file.strip()).is_relative_to(installed.folder)
     assert installed.run(installed.program("ammeter"), "--version").startswith("ammeter ")
     assert "# " in installed.run(installed.program("ammeter"), "runbook", "nonfinite-loss")
-    said = installed.run(installed.program("ammeter"), "doctor")
-    assert "read by compiled code" in said or not any(map(shutil.which, COMPILERS))
+    output = installed.run(installed.program("ammeter"), "doctor")
+    assert "read by compiled code" in output or not any(map(shutil.which, COMPILERS))
 
 
 PROGRAM = """
@@ -190,9 +190,9 @@ print(run.path)
 
 def test_a_training_is_watched_and_reported(installed: Environment) -> None:
     path = installed.run(installed.python, "-c", PROGRAM).strip()
-    said = json.loads(installed.run(installed.program("ammeter"), "report", path, "--json", code=3))
-    assert ("packaged", 30) == (said["run"]["name"], said["summary"]["steps"])
-    assert ["nonfinite-loss"] == [finding["verdict"] for finding in said["findings"]]
+    document = json.loads(installed.run(installed.program("ammeter"), "report", path, "--json", code=3))
+    assert ("packaged", 30) == (document["run"]["name"], document["summary"]["steps"])
+    assert ["nonfinite-loss"] == [finding["verdict"] for finding in document["findings"]]
 
 
 def test_an_unchanged_script_is_watched_by_ammeter_run(installed: Environment) -> None:
@@ -202,8 +202,8 @@ def test_an_unchanged_script_is_watched_by_ammeter_run(installed: Environment) -
     folder = str(installed.folder / "unchanged")
     command = [installed.program("ammeter"), "run", "--name", "unchanged", "--dir", folder]
     installed.run(*command, "--", installed.python, "train.py")
-    said = json.loads(installed.run(installed.program("ammeter"), "report", folder, "--json", code=3))
-    assert "unchanged" == said["run"]["name"]
+    document = json.loads(installed.run(installed.program("ammeter"), "report", folder, "--json", code=3))
+    assert "unchanged" == document["run"]["name"]
 
 
 def test_the_collector_serves_its_page_runbooks_and_boards(installed: Environment) -> None:

@@ -60,10 +60,10 @@ def test_serve_makes_its_database_answers_and_ends_when_it_is_told_to(tmp_path: 
     with started("serve", "--port", str(port), "--database-url", url) as server:
         wait_until(lambda: answers(port))
         server.send_signal(signal.SIGTERM)
-        said, _ = server.communicate(timeout=20)
+        output, _ = server.communicate(timeout=20)
         assert server.returncode in (0, -signal.SIGTERM)
-    assert f"Ammeter collector at http://127.0.0.1:{port} (no channel: incidents are on the page only)" in said
-    assert "Traceback" not in said
+    assert f"Ammeter collector at http://127.0.0.1:{port} (no channel: incidents are on the page only)" in output
+    assert "Traceback" not in output
     assert (tmp_path / "new" / "c.db").is_file()
 
 
@@ -86,9 +86,9 @@ def test_what_cannot_be_is_said_with_its_remedy(
     if "--database-url" not in words:
         words = [*words, "--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
     assert 2 == main(words)
-    told = capsys.readouterr().err
-    assert remedy in told
-    assert told.startswith("ammeter-server: ")
+    output = capsys.readouterr().err
+    assert remedy in output
+    assert output.startswith("ammeter-server: ")
 
 
 @pytest.mark.parametrize("url", ["https://ammeter.example", "http://10.1.2.3:8480", "http://0.0.0.0:8480"])
@@ -97,8 +97,10 @@ def test_a_public_address_wants_a_token_at_the_start(
 ) -> None:
     words = ["--database-url", f"sqlite:///{tmp_path / 'c.db'}"]
     assert 2 == main(["serve", "--public-url", url, *words])
-    told = capsys.readouterr().err
-    assert all(word in told for word in ("AMMETER_SERVER_PUBLIC_URL", url, "AMMETER_SERVER_TOKEN_FILE", "token create"))
+    output = capsys.readouterr().err
+    assert all(
+        word in output for word in ("AMMETER_SERVER_PUBLIC_URL", url, "AMMETER_SERVER_TOKEN_FILE", "token create")
+    )
     assert 0 == main(["token", "create", "page", "--scopes", "read", *words])
     port = free_port()
     with started("serve", "--public-url", url, "--port", str(port), *words):
@@ -144,11 +146,11 @@ def ours(marks: list[str]) -> list[str]:
 
 def test_the_demo_finds_what_it_planted_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with started("demo", "--once", TMPDIR=str(tmp_path)) as demo:
-        said, _ = demo.communicate(timeout=240)
-    assert 0 == demo.returncode, said
-    lines = said.splitlines()
+        output, _ = demo.communicate(timeout=240)
+    assert 0 == demo.returncode, output
+    lines = output.splitlines()
     for line in ("step", "INCIDENT nonfinite-gradient", "  cause  ", "  fix    ", "  page   http://127.0.0.1:"):
-        assert any(printed.startswith(line) for printed in lines), said
+        assert any(printed.startswith(line) for printed in lines), output
     assert "the planted fault was found: nonfinite-gradient" == lines[-1]
     marks = [str(tmp_path)]  # a shipper gives its lock back before it is gone
     until(lambda: not ours(marks), "nothing is left", 10, explain=lambda: ours(marks))
@@ -161,8 +163,8 @@ def test_a_demo_that_is_ended_half_way_leaves_nothing_behind(tmp_path: Path) -> 
         training = "\0".join(command)
         wait_until(lambda: any(command_line.startswith(training) for command_line in ours([str(tmp_path)])), 60)
         demo.send_signal(signal.SIGTERM)
-        said, _ = demo.communicate(timeout=60)
-    assert 130 == demo.returncode, said
+        output, _ = demo.communicate(timeout=60)
+    assert 130 == demo.returncode, output
     assert [] == ours([str(tmp_path)])
     assert [] == list(tmp_path.glob("ammeter-*"))
 
@@ -170,9 +172,9 @@ def test_a_demo_that_is_ended_half_way_leaves_nothing_behind(tmp_path: Path) -> 
 def test_the_demo_hands_on_the_exit_code_and_the_last_words_of_a_command(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; print('last words'); sys.exit(7)"]
     with started("demo", "--once", "--", *command, TMPDIR=str(tmp_path)) as demo:
-        said, _ = demo.communicate(timeout=120)
-    assert 7 == demo.returncode, said
-    assert "last words" in said
+        output, _ = demo.communicate(timeout=120)
+    assert 7 == demo.returncode, output
+    assert "last words" in output
 
 
 def test_progress_and_incidents_are_told_in_words() -> None:

@@ -41,7 +41,7 @@ def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def answers(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     """A server that answers /readyz and frames as the dict says; (its URL, the dict)."""
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         "ready": (200, {"status": "ready"}),
         "frames": (200, {"offset": 0}),
         "date": None,
@@ -50,15 +50,15 @@ def answers(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._say(*said["ready"])
+            self._say(*data["ready"])
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            said["seen"].append((self.path, self.headers.get("Authorization")))
-            self._say(*said["frames"])
+            data["seen"].append((self.path, self.headers.get("Authorization")))
+            self._say(*data["frames"])
 
         def date_time_string(self, timestamp: float | None = None) -> str:
-            return said["date"] or super().date_time_string(timestamp)
+            return data["date"] or super().date_time_string(timestamp)
 
         def _say(self, status: int, content: Any) -> None:
             body = json.dumps(content, separators=(",", ":")).encode()
@@ -73,7 +73,7 @@ def answers(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any
     server.daemon_threads = False
     thread = Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", said
+    yield f"http://127.0.0.1:{server.server_port}", data
     server.shutdown()
     thread.join()
     server.server_close()
@@ -100,10 +100,10 @@ def test_what_will_not_work_is_named_at_the_end_and_in_the_exit_code() -> None:
 
 def test_programs_read_it_as_json() -> None:
     done = call("--json", AMMETER_URL="http://127.0.0.1:9")
-    told = json.loads(done.stdout)
-    assert (1, False) == (done.returncode, told["works"])
-    assert {"level", "about", "text", "remedy"} == set(told["lines"][0])
-    assert ["fail"] == [line["level"] for line in told["lines"] if line["about"] == "collector"]
+    document = json.loads(done.stdout)
+    assert (1, False) == (done.returncode, document["works"])
+    assert {"level", "about", "text", "remedy"} == set(document["lines"][0])
+    assert ["fail"] == [line["level"] for line in document["lines"] if line["about"] == "collector"]
 
 
 def test_without_torch_it_says_what_is_missing_and_looks_at_the_rest(tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_a_terminal_obeys_nothing_that_a_server_says(capsys: pytest.CaptureFixtu
     from rich.console import Console
 
     show([Line("fail", "collector", "answers \x1b[2J\x07", "do\x1b this")], Console(force_terminal=True, width=100))
-    said = capsys.readouterr().out
-    assert "\x1b[2J" not in said
-    assert "\x07" not in said
-    assert "This set-up does not work: collector." in said
+    output = capsys.readouterr().out
+    assert "\x1b[2J" not in output
+    assert "\x07" not in output
+    assert "This set-up does not work: collector." in output
 
 
 def test_a_user_and_a_password_in_the_address_are_used_and_not_shown(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ def test_a_uuid_in_ammeter_run_id_is_the_run_in_one_spelling() -> None:
 
 
 def test_a_name_in_ammeter_run_id_becomes_the_same_uuid_for_every_rank_of_the_job() -> None:
-    said = {"AMMETER_RUN_ID": "gpt small", "SLURM_JOB_ID": "17"}
-    run, name = identity.run_id("p", said)
+    data = {"AMMETER_RUN_ID": "gpt small", "SLURM_JOB_ID": "17"}
+    run, name = identity.run_id("p", data)
     assert "gpt small" == name
     assert (5, run) == (uuid.UUID(run).version, str(uuid.UUID(run)))
-    assert (run, name) == identity.run_id("p", {**said, "RANK": "3"})
+    assert (run, name) == identity.run_id("p", {**data, "RANK": "3"})
 
 
 def test_a_name_means_another_run_in_another_project_or_job() -> None:

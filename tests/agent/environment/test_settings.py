@@ -29,8 +29,8 @@ def test_every_setting_is_taken_from_the_environment() -> None:
 
 
 def test_what_watch_was_given_comes_before_the_environment(tmp_path: Path) -> None:
-    said = {"AMMETER_URL": "http://other", "AMMETER_DIR": "/other", "AMMETER_BUDGET": "0.5"}
-    found = settings("http://here", tmp_path, 0.02, said)
+    data = {"AMMETER_URL": "http://other", "AMMETER_DIR": "/other", "AMMETER_BUDGET": "0.5"}
+    found = settings("http://here", tmp_path, 0.02, data)
     assert ("http://here", tmp_path, 0.02) == (found.url, found.dir, found.budget)
 
 

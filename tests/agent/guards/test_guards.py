@@ -137,11 +137,11 @@ def test_the_report_tells_what_a_guard_did(tmp_path: Path) -> None:
             scaler._scale.fill_(2.0**40)
 
     outcome = train(tmp_path, [guards.Scale()], before=before)
-    told = [data["said"] for data in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
+    reported = [data["said"] for data in diagnosis.diagnose(tmp_path / outcome.run).as_json()["seen"]]
     assert (
         "the scale guard restored, 1.1e+12 (2^40) to 1024 (2^10): the program has set a scale outside of floor and"
         " ceiling, which would skip a step or damage the weights"
-    ) in told
+    ) in reported
 
 
 class Halves(torch.nn.Module):

@@ -34,12 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=200)
     except subprocess.TimeoutExpired:
         process.terminate()  # torchrun ends its ranks, which have sessions of their own
-        said, _ = process.communicate()
-        raise AssertionError(f"the ranks hang: {said[-3000:]}") from None
-    assert 0 == process.returncode, said[-5000:]
+        output, _ = process.communicate()
+        raise AssertionError(f"the ranks hang: {output[-3000:]}") from None
+    assert 0 == process.returncode, output[-5000:]
     return made
 
 

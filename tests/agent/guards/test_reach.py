@@ -63,9 +63,9 @@ def test_a_verdict_that_no_guard_can_act_on_is_refused_by_name(verdict: str, mak
 
 @pytest.mark.parametrize("verdict", USABLE_WITH_BASELINE)
 def test_a_verdict_that_compares_runs_is_refused_where_no_baseline_is_at_hand(verdict: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"Stop acts on '{verdict}', which compares the run with a baseline") as told:
+    with pytest.raises(ValueError, match=f"Stop acts on '{verdict}', which compares the run with a baseline") as raised:
         train(tmp_path, [guards.Stop([verdict])])
-    assert "watch(..., tags={'baseline': ...})" in str(told.value)
+    assert "watch(..., tags={'baseline': ...})" in str(raised.value)
     several: list[dict[str, Any]] = [{"tags": {"baseline": "nobody"}}, {"config": {"baseline": "nobody"}}]
     for named in several:
         with pytest.raises(ValueError, match=r"the journal of the baseline cannot be read: .*no baseline 'nobody'"):

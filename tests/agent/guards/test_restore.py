@@ -143,8 +143,8 @@ def read(path: Path) -> dict[str, Any]:
         [sys.executable, "-m", "ammeter.guards.restore_check", str(path)], capture_output=True, timeout=120
     )
     assert 0 == ran.returncode, ran.stderr
-    told: dict[str, Any] = json.loads(ran.stdout)
-    return told
+    document: dict[str, Any] = json.loads(ran.stdout)
+    return document
 
 
 def test_a_file_is_read_as_it_lies_there(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ def test_nearing_the_cap_the_writer_keeps_every_tenth_row_then_every_hundredth_t
     strides = [after - before for before, after in itertools.pairwise(kept)]
     assert {1, 10, 100} <= set(strides)
     assert kept[-1] < 18_000
-    told = recorded(writer.folder)
-    assert 20_000 == len(kept) + sum(frame.steps for frame in told if isinstance(frame, Lost))
-    assert event(20_000) == told[-1]
+    frames = recorded(writer.folder)
+    assert 20_000 == len(kept) + sum(frame.steps for frame in frames if isinstance(frame, Lost))
+    assert event(20_000) == frames[-1]
     writer.close()
 
 
@@ -31,9 +31,9 @@ def test_at_the_cap_events_are_counted_instead_of_written_and_the_end_is_told_al
     kept = sum(writer.append(event(step)) for step in range(2_000))
     assert writer.append(Bye("closed", 1_999, 7))
     assert 20_000 <= sum(path.stat().st_size for _, path in journal.segments(writer.folder)) < 22_500
-    told = recorded(writer.folder)
-    assert 2_000 == kept + sum(frame.events for frame in told if isinstance(frame, Lost))
-    assert Bye("closed", 1_999, 7) == told[-1]
+    frames = recorded(writer.folder)
+    assert 2_000 == kept + sum(frame.events for frame in frames if isinstance(frame, Lost))
+    assert Bye("closed", 1_999, 7) == frames[-1]
     writer.close()
 
 

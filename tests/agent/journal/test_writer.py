@@ -124,10 +124,10 @@ def test_several_threads_write_into_one_journal_and_nothing_is_lost_or_torn(tmp_
     finally:
         sys.setswitchinterval(before)
     writer.close()
-    told = [frame.step for frame in recorded(writer.folder) if isinstance(frame, Event)]
+    emitted = [frame.step for frame in recorded(writer.folder) if isinstance(frame, Event)]
     assert 8_000 == len(recorded(writer.folder))
     for first in (0, 10_000, 20_000, 30_000):
-        assert list(range(first, first + 2_000)) == [step for step in told if first <= step < first + 10_000]
+        assert list(range(first, first + 2_000)) == [step for step in emitted if first <= step < first + 10_000]
 
 
 def test_a_turn_that_an_interrupt_took_away_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

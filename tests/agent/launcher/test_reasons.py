@@ -26,15 +26,15 @@ def test_what_came_nearest_to_training_is_said_first() -> None:
 
 
 def test_a_python_that_is_part_of_a_program_is_told_as_that() -> None:
-    (said,) = explain([], [], [_unwatched("./train", own=True)], SITE, "")
-    assert said.startswith("./train (process 7) embeds its own Python")
+    (cause,) = explain([], [], [_unwatched("./train", own=True)], SITE, "")
+    assert cause.startswith("./train (process 7) embeds its own Python")
 
 
 def test_our_own_processes_are_no_reason() -> None:
-    (said,) = explain(
+    (cause,) = explain(
         [], [], [_unwatched("python", "-S", "-E", "-m", "ammeter.shipper.process", "/x", torch=False)], SITE, ""
     )
-    assert said.startswith("the command started no Python process")
+    assert cause.startswith("the command started no Python process")
 
 
 def test_how_a_command_ended_is_said_in_words() -> None:

@@ -96,8 +96,8 @@ def test_a_mistake_that_begins_late_is_found_in_a_stretch_and_the_rows_say_which
             optimizer.zero_grad()
     run.close()
     rows, frames = stream(run.id, tmp_path)
-    (told,) = events(frames, "usage.loss_not_scaled" if mistake == "not scaled" else "usage.gradients_not_reset")
+    (event,) = events(frames, "usage.loss_not_scaled" if mistake == "not scaled" else "usage.gradients_not_reset")
     followed = rows.scalar("calls_followed").tolist()
     assert {0.0, 1.0} == set(followed)
-    assert 20 <= told.step <= 30
-    assert 1.0 == followed[told.step]
+    assert 20 <= event.step <= 30
+    assert 1.0 == followed[event.step]

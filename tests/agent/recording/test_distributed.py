@@ -89,12 +89,12 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(timeout=150)
+            output, _ = process.communicate(timeout=150)
         except subprocess.TimeoutExpired:
             process.terminate()  # torchrun ends its ranks, which have sessions of their own
-            said, _ = process.communicate()
-            raise AssertionError(f"{ranks} ranks hang: {said[-3000:]}") from None
-        assert 0 == process.returncode, said[-5000:]
+            output, _ = process.communicate()
+            raise AssertionError(f"{ranks} ranks hang: {output[-3000:]}") from None
+        assert 0 == process.returncode, output[-5000:]
         return Launched(folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)])
 
     return launch
@@ -130,15 +130,15 @@ def test_each_rank_writes_one_stream_and_none_of_our_probes_fails(launched: Any,
     for frames in streams.values():
         assert {ranks} == {frame.world_size for frame in frames if isinstance(frame, Hello)}
         assert list(range(STEPS)) == programs.steps(frames)
-        said = [frame.name for frame in frames if isinstance(frame, Event)]
-        assert [] == [name for name in said if name == "probe.failed" or name.startswith("usage.")]
+        emitted = [frame.name for frame in frames if isinstance(frame, Event)]
+        assert [] == [name for name in emitted if name == "probe.failed" or name.startswith("usage.")]
 
 
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
 def test_ranks_that_train_together_agree(launched: Any, world: str, plan: Plan) -> None:
     report = diagnose(launched(world).folder / "runs" / str(run_id(plan.name)))
     assert "ranks-disagree" in [verdict.id for verdict in report.evaluated]
-    assert "ranks-disagree" not in [told.finding.verdict for told in report.findings]
+    assert "ranks-disagree" not in [reported.finding.verdict for reported in report.findings]
 
 
 @pytest.mark.parametrize(("world", "plan"), SCALED, ids=[f"{world} ranks, {plan.name}" for world, plan in SCALED])
@@ -224,8 +224,8 @@ def test_under_ddp_a_bad_step_is_replayed_where_it_was_born_and_under_fsdp_that_
 ) -> None:
     innocent, guilty = launched("two").events("ddp fp16", "origin.found")
     assert ([], [("forward", "loss")]) == (innocent, [(operator["kind"], operator["op"]) for operator in guilty])
-    said = launched("two").events("fsdp fp16", "origin.unknown")
-    assert [["replay: sharded"], ["replay: sharded"]] == [[event["reason"] for event in rank] for rank in said]
+    emitted = launched("two").events("fsdp fp16", "origin.unknown")
+    assert [["replay: sharded"], ["replay: sharded"]] == [[event["reason"] for event in rank] for rank in emitted]
 
 
 @pytest.mark.parametrize("world", WORLDS)

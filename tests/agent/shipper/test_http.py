@@ -218,33 +218,33 @@ def test_an_answer_that_is_packed_is_not_unpacked() -> None:
 
 
 def test_a_user_and_a_password_in_the_address_are_sent_where_there_is_no_token_and_told_nobody() -> None:
-    secret, said = "pass" + "Word771", list[str]()
+    secret, lines = "pass" + "Word771", list[str]()
     with collector_double() as double:
         url = double.url.replace("http://", f"http://bob:{secret}@")
         for token in (None, "t"):
-            way = Collector(url, token, lambda _, __, line: said.append(line))
+            way = Collector(url, token, lambda _, __, line: lines.append(line))
             assert 200 == way.send("r", "s", 0, 0, Batch()).status
         first, second = [request.token for request in double.requests]
     assert (f"Basic {base64.b64encode(f'bob:{secret}'.encode()).decode()}", "Bearer t") == (first, second)
     assert 0 == way.send("r", "s", 0, 0, Batch()).status
-    assert secret not in str(said)
-    assert "127.0.0.1" in str(said)
+    assert secret not in str(lines)
+    assert "127.0.0.1" in str(lines)
 
 
 def test_a_run_that_was_deleted_is_given_up_and_its_journal_stays(tmp_path: Path) -> None:
-    said = list[str]()
+    lines = list[str]()
     with collector_double() as double:
         double.rules.append(lambda request: Reply(410, {"title": "Gone", "detail": "the run was deleted here"}))
         opened = writer(tmp_path)
         opened.append(row(0))
         way = Collector(double.url, None, quiet)
-        delivery = Delivery(opened.folder, way, lambda _, __, line: said.append(line))
+        delivery = Delivery(opened.folder, way, lambda _, __, line: lines.append(line))
         delivery.poll()
         assert delivery.done
         asked = len(double.requests)
         delivery.poll()
         assert asked == len(double.requests)
         opened.close()
-    assert "was deleted here" in said[-1]
-    assert f"its journal stays in {opened.folder}" in said[-1]
+    assert "was deleted here" in lines[-1]
+    assert f"its journal stays in {opened.folder}" in lines[-1]
     assert [row(0)] == present_frames(opened.folder)[1:]

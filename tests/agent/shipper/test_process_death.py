@@ -55,8 +55,8 @@ def found(program: Program, seconds: float = 10) -> Finding:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not all(journal.ended(stream) for stream in journal.streams(run)):
         time.sleep(0.05)
-    (told,) = diagnosis.diagnose(run).findings
-    return told.finding
+    (cause,) = diagnosis.diagnose(run).findings
+    return cause.finding
 
 
 def by(finding: Finding) -> tuple[str, str, str]:

@@ -115,8 +115,8 @@ def test_a_reading_that_is_left_alone_is_in_the_stream_and_in_the_log_once(libra
     alone = rank(library.folder, 0)
     library.set(power="unsupported")
     ((_, _, *frames, _),), lines = read(library.folder, every=0.1)
-    (told,) = [frame for frame in frames if isinstance(frame, Event)]
+    (event,) = [frame for frame in frames if isinstance(frame, Event)]
     why = "NVMLError_NotSupported: Not Supported"
-    assert ("device.unreadable", {"gpu": "0", "reading": "power_watts", "why": why}) == (told.name, told.data)
+    assert ("device.unreadable", {"gpu": "0", "reading": "power_watts", "why": why}) == (event.name, event.data)
     assert [f"power_watts of device 0 is no longer read: {why}"] == lines
     alone.close()

@@ -27,8 +27,8 @@ def test_a_dead_stream_is_left_for_a_while_to_the_process_that_waited_for_it(
     assert not journal.ended(opened.folder)
     assert journal.end_stream(opened.folder, 9, journal.Ending("killed by SIGKILL"))
     deliver(delivery)
-    (told,) = [frame for frame in double.frames(STREAM) if isinstance(frame, Bye)]
-    assert ("lost", "killed by SIGKILL") == (told.reason, told.message)
+    (bye,) = [frame for frame in double.frames(STREAM) if isinstance(frame, Bye)]
+    assert ("lost", "killed by SIGKILL") == (bye.reason, bye.message)
     journal.unlock(held)
 
 

@@ -117,7 +117,7 @@ def test_a_fault_of_a_probe_costs_that_probe_alone(
         for column in columns:
             seen = measured(rows.scalar(column)[STEP + 1 :])
             assert not seen.any() if other == name else seen.all(), column
-    found = [told.finding.verdict for told in diagnosis.diagnose(tmp_path / outcome.run).findings]
+    found = [reported.finding.verdict for reported in diagnosis.diagnose(tmp_path / outcome.run).findings]
     assert "agent-blind" in found
 
 

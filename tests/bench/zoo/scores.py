@@ -18,8 +18,8 @@ GUILTY = Culprit(["blocks.1.mlp", "blocks.1.mlp.weight"], [("call_order.py", 30,
 
 
 def finding(verdict: str, opened: int = 21, **more: Any) -> dict[str, Any]:
-    told = {"verdict": verdict, "severity": "page", "opened_step": opened, "consequences": []}
-    return {**told, "tensor": None, "module": None, "caller": None, **more}
+    data = {"verdict": verdict, "severity": "page", "opened_step": opened, "consequences": []}
+    return {**data, "tensor": None, "module": None, "caller": None, **more}
 
 
 def result(*findings: dict[str, Any], case: Case = CASE, **more: Any) -> Result:

@@ -42,10 +42,10 @@ def test_a_scale_that_sometimes_grows_and_backs_off_is_left_alone(tmp_path: Path
 
 def test_each_changed_run_is_listed() -> None:
     case = ZooCase("compiled", precision="bf16")
-    told = "\n".join(guards.healthy_runs_table([GuardedTwin(case, same=True), GuardedTwin(case, same=False)]))
-    assert "in 1 of 2 all losses" in told
-    assert "| compiled | 2 | 1 | nothing |" in told
-    assert "- compiled bf16 seed 0: another run" in told
+    text = "\n".join(guards.healthy_runs_table([GuardedTwin(case, same=True), GuardedTwin(case, same=False)]))
+    assert "in 1 of 2 all losses" in text
+    assert "| compiled | 2 | 1 | nothing |" in text
+    assert "- compiled bf16 seed 0: another run" in text
 
 
 def test_losses_are_those_of_the_applied_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_losses_are_those_of_the_applied_steps(tmp_path: Path, monkeypatch: pyte
 def test_a_loss_that_scatters_is_shown_with_its_error() -> None:
     case = Case(("precision",), "activation-overflow@20", "cnn", wide=True, scatters=True)
     line = Line(case, float("nan"), 1.01, 1.0, left_alone=True, run=Run())
-    told = {error: "\n".join(guards.table([replace(line, error=error)], 120, 1)) for error in (0.0, 0.008)}
-    assert "| nan | 1.0100 | 1.0000 | yes |" in told[0.0]
-    assert "| nan | 1.0100 | 1.0000 | yes: +1.0% ± 0.8% |" in told[0.008]
+    text = {error: "\n".join(guards.table([replace(line, error=error)], 120, 1)) for error in (0.0, 0.008)}
+    assert "| nan | 1.0100 | 1.0000 | yes |" in text[0.0]
+    assert "| nan | 1.0100 | 1.0000 | yes: +1.0% ± 0.8% |" in text[0.008]
     assert not replace(line, guarded=1.03).rescued

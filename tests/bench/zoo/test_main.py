@@ -66,12 +66,12 @@ def test_the_smallest_zoo_finds_a_fault_and_leaves_a_healthy_run_alone(
         [sys.executable, "-m", "bench.zoo", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert 0 == ran.returncode, ran.stdout + ran.stderr
-    told = json.loads((tmp_path / "zoo.json").read_text())
-    assert {("nonfinite-gradient", True)} == {(case["first"], case["culprit"]) for case in told["broken"]}
-    assert plan.archs() == [case["case"]["arch"] for case in told["broken"]]
-    assert {"", "a fused optimizer"} == {case["case"].get("what", "") for case in told["healthy"]}
-    assert all([] == case["pages"] + case["tickets"] for case in told["healthy"])
+    document = json.loads((tmp_path / "zoo.json").read_text())
+    assert {("nonfinite-gradient", True)} == {(case["first"], case["culprit"]) for case in document["broken"]}
+    assert plan.archs() == [case["case"]["arch"] for case in document["broken"]]
+    assert {"", "a fused optimizer"} == {case["case"].get("what", "") for case in document["healthy"]}
+    assert all([] == case["pages"] + case["tickets"] for case in document["healthy"])
     assert "| ammeter | 2 of 2 (100.0 %) |" in readme.table(tmp_path / "zoo.md")
-    assert ANOMALY in {detector for case in told["broken"] for detector in case["others"]}
+    assert ANOMALY in {detector for case in document["broken"] for detector in case["others"]}
     assert 0 == zoo.main(words)  # goes on where nothing is left to train
     assert "seed 0:" not in capsys.readouterr().out

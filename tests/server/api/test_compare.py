@@ -44,10 +44,10 @@ def train(
     if dtype and not first:
         stream.say("autocast.entered", 0, device="cuda", dtype=dtype, grad=True)
     for step in range(first, last + 1):
-        said = {"loss": 2.0 + 1 / (step + 1), "applied": 1.0, "skipped": 0.0, "step_seconds": 0.01}
+        data = {"loss": 2.0 + 1 / (step + 1), "applied": 1.0, "skipped": 0.0, "step_seconds": 0.01}
         if step % 20 == 19:
-            said |= {"val_loss": 3.0, "device_allocated_bytes": 8 * GIB}
-        stream.tell(step, said | row(step))
+            data |= {"val_loss": 3.0, "device_allocated_bytes": 8 * GIB}
+        stream.tell(step, data | row(step))
     if ends:
         stream.bye(last)
     stream.send()
@@ -61,8 +61,8 @@ def worse(step: int) -> dict[str, float]:
 def compared(client: httpx.Client, run: Stream, baseline: Stream, **asked: Any) -> dict[str, Any]:
     answer = client.get(f"/api/v1/runs/{run.run}/compare/{baseline.run}", params=asked)
     assert 200 == answer.status_code, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def incidents(client: httpx.Client, run: Stream) -> dict[str, dict[str, Any]]:
@@ -73,42 +73,46 @@ def incidents(client: httpx.Client, run: Stream) -> dict[str, dict[str, Any]]:
 def test_two_runs_stand_side_by_side_at_the_steps_of_both(client: httpx.Client) -> None:
     base = train(new(client, "base"))
     run = train(new(client, "half"), 119, dtype="bfloat16", row=lambda step: {"step_seconds": 0.005} | worse(step))
-    told = compared(client, run, base)
+    comparison = compared(client, run, base)
     assert ({"id": base.run, "name": "base", "precision": "float32"}, "bfloat16") == (
-        told["baseline"],
-        told["run"]["precision"],
+        comparison["baseline"],
+        comparison["run"]["precision"],
     )
-    assert pytest.approx(2.0) == told["numbers"]["speedup"]
-    assert pytest.approx(0.1) == told["numbers"]["validation_delta"]
-    assert 1.0 == told["numbers"]["memory_ratio"]
-    series = {curve["name"]: curve for curve in told["series"]}
+    assert pytest.approx(2.0) == comparison["numbers"]["speedup"]
+    assert pytest.approx(0.1) == comparison["numbers"]["validation_delta"]
+    assert 1.0 == comparison["numbers"]["memory_ratio"]
+    series = {curve["name"]: curve for curve in comparison["series"]}
     assert list(range(120)) == series["loss"]["steps"]
     assert [19, 39, 59, 79, 99, 119] == series["val_loss"]["steps"]
     assert ([3.0] * 6, pytest.approx([3.3] * 6)) == (series["val_loss"]["baseline"], series["val_loss"]["run"])
-    assert ["memory-not-saved", "validation-drift"] == [finding["verdict"] for finding in told["findings"]]
-    assert [] == told["differences"]
+    assert ["memory-not-saved", "validation-drift"] == [finding["verdict"] for finding in comparison["findings"]]
+    assert [] == comparison["differences"]
 
 
 def test_settings_that_differ_are_told_and_come_first(client: httpx.Client) -> None:
     base = train(new(client, "base"))
     run = train(new(client, "half", config={**CONFIG, "batch": 8}), dtype="float16", row=worse)
-    told = compared(client, run, base)
+    comparison = compared(client, run, base)
     everything = ["speed", "memory", "cost", "validation"]
-    assert [{"key": "batch", "run": 8, "baseline": None, "forbids": everything}] == told["differences"]
-    assert ["not-comparable"] == [finding["verdict"] for finding in told["findings"]]
-    assert dict.fromkeys(everything, "not comparable: batch is 8 against not set") == told["numbers"]["not_compared"]
+    assert [{"key": "batch", "run": 8, "baseline": None, "forbids": everything}] == comparison["differences"]
+    assert ["not-comparable"] == [finding["verdict"] for finding in comparison["findings"]]
+    assert (
+        dict.fromkeys(everything, "not comparable: batch is 8 against not set") == comparison["numbers"]["not_compared"]
+    )
     assert (None, None, None, []) == tuple(
-        told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta", "metrics")
+        comparison["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta", "metrics")
     )
 
 
 def test_another_learning_rate_forbids_to_compare_validation_and_nothing_else(client: httpx.Client) -> None:
     base = train(new(client, "base"))
     run = train(new(client, "half", config={**CONFIG, "lr": 1.0}), dtype="float16", row=worse)
-    told = compared(client, run, base)
-    assert {"validation": "not comparable: lr is 1.0 against 0.0003"} == told["numbers"]["not_compared"]
-    assert (1.0, 1.0, None) == tuple(told["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta"))
-    assert ["not-comparable", "memory-not-saved"] == [finding["verdict"] for finding in told["findings"]]
+    comparison = compared(client, run, base)
+    assert {"validation": "not comparable: lr is 1.0 against 0.0003"} == comparison["numbers"]["not_compared"]
+    assert (1.0, 1.0, None) == tuple(
+        comparison["numbers"][name] for name in ("speedup", "memory_ratio", "validation_delta")
+    )
+    assert ["not-comparable", "memory-not-saved"] == [finding["verdict"] for finding in comparison["findings"]]
 
 
 def test_long_series_keep_their_extremes_and_what_is_no_number_is_words(client: httpx.Client) -> None:
@@ -132,16 +136,16 @@ def test_any_series_is_aligned_on_the_steps_that_both_have(client: httpx.Client)
         return lambda step: {"grad_norm": float(step), "scale": math.inf} if step % every == 0 else {"clip_max": 1.0}
 
     base, run = train(new(client, "base"), row=norms(2)), train(new(client, "run"), 99, row=norms(3))
-    told = compared(client, run, base, names="grad_norm,loss,scale,clip_max,nothing", **{"from": 10, "to": 40})
-    series = {curve["name"]: curve for curve in told["series"]}
+    comparison = compared(client, run, base, names="grad_norm,loss,scale,clip_max,nothing", **{"from": 10, "to": 40})
+    series = {curve["name"]: curve for curve in comparison["series"]}
     assert [12, 18, 24, 30, 36] == series["grad_norm"]["steps"]
     assert [12.0, 18.0, 24.0, 30.0, 36.0] == series["grad_norm"]["run"] == series["grad_norm"]["baseline"]
     assert ["Infinity"] * 5 == series["scale"]["run"]
     assert [step for step in range(10, 41) if step % 2 and step % 3] == series["clip_max"]["steps"]
     assert list(range(10, 41)) == series["loss"]["steps"]
     assert "nothing" not in series
-    assert pytest.approx(1.0) == told["numbers"]["speedup"]
-    assert len(told["series"]) == len(series)
+    assert pytest.approx(1.0) == comparison["numbers"]["speedup"]
+    assert len(comparison["series"]) == len(series)
     empty = new(client, "empty")
     empty.send()
     assert [] == compared(client, run, empty, names="grad_norm")["series"]
@@ -153,8 +157,8 @@ def test_a_run_that_is_not_there_is_a_404_and_one_without_steps_has_nothing_in_c
     assert 404 == client.get(f"/api/v1/runs/nobody/compare/{run.run}").status_code
     empty = new(client, "empty")
     empty.send()
-    told = compared(client, run, empty)
-    assert ([], [], None) == (told["series"], told["findings"], told["numbers"]["speedup"])
+    comparison = compared(client, run, empty)
+    assert ([], [], None) == (comparison["series"], comparison["findings"], comparison["numbers"]["speedup"])
 
 
 def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.Client) -> None:

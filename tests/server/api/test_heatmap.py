@@ -25,8 +25,8 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
 def ask(client: httpx.Client, of: Stream, **asked: Any) -> dict[str, Any]:
     answer = client.get(f"/api/v1/runs/{of.run}/tensors/matrix", params=asked)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def broken(client: httpx.Client) -> Stream:
@@ -42,26 +42,26 @@ def broken(client: httpx.Client) -> Stream:
 
 def test_tensors_stand_over_each_other_at_the_same_steps(client: httpx.Client) -> None:
     stream = broken(client)
-    told = ask(client, stream, cells=5)
-    assert ([0, 10, 20, 30, 40, 50], NAMES) == (told["steps"], [item["name"] for item in told["items"]])
-    assert ("grad.norm", 0, stream.stream) == (told["stat"], told["rank"], told["stream"])
+    answer = ask(client, stream, cells=5)
+    assert ([0, 10, 20, 30, 40, 50], NAMES) == (answer["steps"], [item["name"] for item in answer["items"]])
+    assert ("grad.norm", 0, stream.stream) == (answer["stat"], answer["rank"], answer["stream"])
     norms = [(1.2 + 0.4 * math.sin(step * 1.7) + 3.0 * math.exp(-step / 20)) / 2 for step in range(40)]
     best = [max(norms[begin : begin + 10]) for begin in range(0, 40, 10)]
-    assert [pytest.approx([*best]), "NaN"] == [told["items"][0]["values"][:4], told["items"][0]["values"][4]]
-    assert [norms.index(norm) for norm in best] == told["items"][0]["at"][:4], "the steps at which it was so"
-    assert 40 == told["items"][0]["at"][4]
-    assert 0.5 == told["items"][3]["values"][4]
-    assert 1024 == told["items"][3]["numel"]
+    assert [pytest.approx([*best]), "NaN"] == [answer["items"][0]["values"][:4], answer["items"][0]["values"][4]]
+    assert [norms.index(norm) for norm in best] == answer["items"][0]["at"][:4], "the steps at which it was so"
+    assert 40 == answer["items"][0]["at"][4]
+    assert 0.5 == answer["items"][3]["values"][4]
+    assert 1024 == answer["items"][3]["numel"]
     least = ask(client, stream, cells=5, show="lowest")["items"][0]["values"][:4]
     assert pytest.approx([min(norms[begin : begin + 10]) for begin in range(0, 40, 10)]) == least
 
 
 def test_what_was_not_measured_is_null_and_a_stat_that_is_not_there_has_no_rows(client: httpx.Client) -> None:
     stream = broken(client)
-    told = ask(client, stream, stat="grad.absmax", **{"from": 9, "to": 12})
+    answer = ask(client, stream, stat="grad.absmax", **{"from": 9, "to": 12})
     assert ([9, 10, 11, 12, 13], [None, pytest.approx(0.02), None, None]) == (
-        told["steps"],
-        told["items"][0]["values"],
+        answer["steps"],
+        answer["items"][0]["values"],
     )
     empty = Stream(client)
     empty.send()
@@ -87,15 +87,15 @@ def test_pages_have_the_same_steps_although_more_come(client: httpx.Client) -> N
 def test_arrays_are_as_they_are_described(client: httpx.Client) -> None:
     stream = broken(client)
     asked: dict[str, Any] = {"stat": "grad.absmax", "cells": 25}
-    told = ask(client, stream, **asked)
+    answer = ask(client, stream, **asked)
     body = client.get(f"/api/v1/runs/{stream.run}/tensors/matrix", params=asked | {"format": "float32"}).content
     begin = 4 + int.from_bytes(body[:4], "little")
     header = json.loads(body[4:begin])
-    assert (0, told["steps"]) == (begin % 8, header["steps"])
+    assert (0, answer["steps"]) == (begin % 8, header["steps"])
     cells = len(header["items"]) * 25
     values = np.frombuffer(body, "<f4", cells, begin).reshape(len(header["items"]), -1)
     offsets = np.frombuffer(body, f"<u{header['offset_bytes']}", offset=begin + 4 * cells).reshape(values.shape)
-    for item, row, offset in zip(told["items"], values, offsets, strict=True):
+    for item, row, offset in zip(answer["items"], values, offsets, strict=True):
         at = (offset + np.array(header["steps"][:-1])).tolist()
         assert item["at"] == [step if there else None for step, there in zip(at, measured(row), strict=True)]
         assert [value is not None for value in item["values"]] == measured(row).tolist()

@@ -69,11 +69,13 @@ def test_who_was_told_and_how_that_went_is_shown(tmp_path: Path) -> None:
     with serving(tmp_path, notify=("json://127.0.0.1:9/",)) as client:
         _, incident = broken(client)
         path = f"{API}/{incident['id']}/deliveries"
-        (told,) = wait_until(lambda: [delivery for delivery in client.get(path).json()["items"] if delivery["error"]])
+        (failed,) = wait_until(
+            lambda: [delivery for delivery in client.get(path).json()["items"] if delivery["error"]]
+        )
         assert 404 == client.get(f"{API}/{incident['run']}.nothing.1/deliveries").status_code
-    assert told["channel"].startswith("json-")
-    assert ("opened", "pending", None) == (told["kind"], told["state"], told["sent"])
-    assert told["attempts"] >= 1
+    assert failed["channel"].startswith("json-")
+    assert ("opened", "pending", None) == (failed["kind"], failed["state"], failed["sent"])
+    assert failed["attempts"] >= 1
 
 
 def test_an_incident_is_silenced_for_some_hours_and_no_longer_than_a_week(client: httpx.Client) -> None:

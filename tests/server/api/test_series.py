@@ -156,11 +156,11 @@ def test_every_series_is_on_exactly_one_page_while_ranks_come(client: httpx.Clie
     seen: list[tuple[str, int]] = []
     asked: dict[str, Any] = {"names": "loss,scale,grad_norm", "page_size": 2}
     while True:
-        told = client.get(f"/api/v1/runs/{first.run}/series", params=asked).json()
-        seen += [(item["name"], item["rank"]) for item in told["items"]]
-        if told["next_page_token"] is None:
+        document = client.get(f"/api/v1/runs/{first.run}/series", params=asked).json()
+        seen += [(item["name"], item["rank"]) for item in document["items"]]
+        if document["next_page_token"] is None:
             break
-        asked["page_token"] = told["next_page_token"]
+        asked["page_token"] = document["next_page_token"]
         come(0)  # before what was shown
     assert wanted == seen
 
@@ -170,9 +170,9 @@ def test_a_page_ends_where_it_holds_much(client: httpx.Client, monkeypatch: pyte
     stream = Stream(client)
     train(stream, 0, 19)
     stream.send()
-    told = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss,scale,grad_norm"}).json()
-    assert ["loss", "scale"] == [item["name"] for item in told["items"]]
-    token = {"page_token": told["next_page_token"]}
+    document = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss,scale,grad_norm"}).json()
+    assert ["loss", "scale"] == [item["name"] for item in document["items"]]
+    token = {"page_token": document["next_page_token"]}
     rest = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss,scale,grad_norm", **token}).json()
     assert (["grad_norm"], None) == ([item["name"] for item in rest["items"]], rest["next_page_token"])
     assert 422 == client.get(f"/api/v1/runs/{stream.run}/series", params={"names": "loss", **token}).status_code

@@ -21,9 +21,9 @@ def test_each_loss_is_a_series_and_a_line_on_the_page(tmp_path: Path) -> None:
             norm = {"grad_norm": 2.0} if step < 30 else {}
             stream.tell(step, {"applied": 2, "skipped": 0, CRITIC: 1.5, MAKER: 0.75, **norm})
         stream.send()
-        told = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": f"{CRITIC},{MAKER},loss"}).json()
+        document = client.get(f"/api/v1/runs/{stream.run}/series", params={"names": f"{CRITIC},{MAKER},loss"}).json()
         assert [(CRITIC, [1.5] * 50), (MAKER, [0.75] * 50)] == [
-            (curve["name"], curve["values"]) for curve in curves(told)
+            (curve["name"], curve["values"]) for curve in curves(document)
         ]
         run = client.get(f"/api/v1/runs/{stream.run}").json()
         assert (1.5, 0.75) == (run["latest"][CRITIC], run["latest"][MAKER])

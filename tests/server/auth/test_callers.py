@@ -89,8 +89,8 @@ def test_what_a_proxy_hands_on_is_refused_without_a_token(tmp_path: Path, header
         for path in (READ, "/metrics", "/api/v1/audit", f"/api/v1/runs/{stream.run}/live", "/openapi.json"):
             refused = place.client.get(path, headers={name: value.strip()})
             assert (403, "application/problem+json") == (refused.status_code, refused.headers["content-type"])
-            said = refused.json()["detail"]
-            assert all(word in said for word in (name.lower(), "AMMETER_SERVER_TOKEN_FILE", "token create"))
+            detail = refused.json()["detail"]
+            assert all(word in detail for word in (name.lower(), "AMMETER_SERVER_TOKEN_FILE", "token create"))
         train(stream, 3, 6)
         stream.headers[name] = value.strip()
         with pytest.raises(AssertionError, match="came through a proxy"):

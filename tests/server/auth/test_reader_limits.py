@@ -151,8 +151,8 @@ def test_a_dashboard_that_asks_in_a_loop_is_told_to_wait_and_no_other(
         said = answers[-1]
         assert ("reads", "1") == (said.json()["limit"], said.headers["retry-after"])
         assert ("application/problem+json", "DENY") == (said.headers["content-type"], said.headers["x-frame-options"])
-        told = place.client.get("/metrics/self", headers=bearer(other))
-        assert 'limited_total{limit="reads"}' in told.text
+        response = place.client.get("/metrics/self", headers=bearer(other))
+        assert 'limited_total{limit="reads"}' in response.text
         assert 200 == place.client.get("/livez", headers=bearer(loop)).status_code
 
 

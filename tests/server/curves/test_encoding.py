@@ -34,12 +34,12 @@ def arrays(body: bytes) -> list[tuple[dict[str, Any], list[npt.NDArray[Any]]]]:
 
 
 def test_json_has_each_curve_and_words_for_what_is_no_number() -> None:
-    told = json.loads(whole(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json")))
-    (item,) = curves(told)
+    document = json.loads(whole(answer([(0, "s", {"loss": curve(1.5, math.nan, -math.inf)})], "json")))
+    (item,) = curves(document)
     assert (["loss", 0, "s"], [0, 1, 2]) == ([item[key] for key in ("name", "rank", "stream")], item["steps"])
     assert [1.5, "NaN", "-Infinity"] == item["values"]
     assert [BEGIN / 1e9 + second for second in range(3)] == item["times"]
-    assert told["next_page_token"] is None
+    assert document["next_page_token"] is None
 
 
 def test_arrays_are_as_they_are_described_bits_of_nan_included() -> None:

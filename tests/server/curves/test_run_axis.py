@@ -48,8 +48,8 @@ def resumed(client: httpx.Client, at: int = 30, steps: int = 20) -> tuple[Stream
 def ask(client: httpx.Client, run: str, of: str = "series", **asked: Any) -> dict[str, Any]:
     answer = client.get(f"/api/v1/runs/{run}/{of}".rstrip("/"), params=asked)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def steps(client: httpx.Client, run: str, **asked: Any) -> list[list[int]]:
@@ -91,8 +91,8 @@ def test_curves_of_the_run_agree_with_its_comparison(client: httpx.Client) -> No
 
 def test_the_run_says_its_lives_and_its_step(client: httpx.Client) -> None:
     first, second = resumed(client)
-    told = ask(client, first.run, "")
-    assert (49, 49, 49) == (told["last_step"], told["latest"]["loss_step"], told["latest"]["grad_norm_step"])
+    answer = ask(client, first.run, "")
+    assert (49, 49, 49) == (answer["last_step"], answer["latest"]["loss_step"], answer["latest"]["grad_norm_step"])
     assert [
         {"number": 1, "stream": first.stream, "step_offset": 0, "first_step": 0, "last_step": 39, "replaced_from": 30},
         {
@@ -103,9 +103,9 @@ def test_the_run_says_its_lives_and_its_step(client: httpx.Client) -> None:
             "last_step": 49,
             "replaced_from": None,
         },
-    ] == told["lives"]
+    ] == answer["lives"]
     (listed,) = client.get("/api/v1/runs").json()["items"]
-    assert (49, told["lives"]) == (listed["last_step"], listed["lives"])
+    assert (49, answer["lives"]) == (listed["last_step"], listed["lives"])
 
 
 def test_a_run_with_one_life_has_no_other_axis(client: httpx.Client) -> None:
@@ -170,15 +170,15 @@ def test_a_run_that_continues_another_counts_on(client: httpx.Client) -> None:
     after = wait_until(lambda: ask(client, first.run, "")["continued_by"])
     assert [list(range(40))] == steps(client, first.run)
     assert [list(range(40, 50))] == steps(client, after)
-    told = ask(client, after, "")
-    assert (49, [40]) == (told["last_step"], [life["step_offset"] for life in told["lives"]])
+    answer = ask(client, after, "")
+    assert (49, [40]) == (answer["last_step"], [life["step_offset"] for life in answer["lives"]])
 
 
 def test_the_heat_map_holds_all_lives(client: httpx.Client) -> None:
     first, _ = resumed(client)
-    told = ask(client, first.run, "tensors/matrix", cells=50)
-    assert [*range(51)] == told["steps"]
-    for item in told["items"]:
+    answer = ask(client, first.run, "tensors/matrix", cells=50)
+    assert [*range(51)] == answer["steps"]
+    for item in answer["items"]:
         assert [*range(50)] == item["at"]
     own = {axis: ask(client, first.run, "tensors/matrix", cells=50, axis=axis) for axis in ("run", "life")}
     assert [*range(20)] == own["life"]["items"][0]["at"]

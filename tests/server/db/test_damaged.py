@@ -112,10 +112,10 @@ def test_every_command_says_what_is_wrong_with_the_database_and_what_to_do(
     file.parent.mkdir()
     make(file)
     assert 2 == main([*words, "--database-url", f"sqlite:///{file}"])
-    said = capsys.readouterr().err
-    assert said.startswith("ammeter-server: ")
-    assert BAD[make] in said
-    assert 1 == len(said.splitlines())
+    output = capsys.readouterr().err
+    assert output.startswith("ammeter-server: ")
+    assert BAD[make] in output
+    assert 1 == len(output.splitlines())
 
 
 def test_a_database_that_lost_tables_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,9 +129,9 @@ def test_a_database_that_lost_tables_is_no_traceback(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize("url", ["sqlite:////proc/c.db", "sqlite:////proc/no/such/c.db", "sqlite:///a%00b"])
 def test_a_file_that_cannot_be_made_is_named(words: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main([*words, "--database-url", url])
-    said = capsys.readouterr().err
-    assert url in said
-    assert "name a file in a folder that this user may write" in said
+    output = capsys.readouterr().err
+    assert url in output
+    assert "name a file in a folder that this user may write" in output
 
 
 def test_a_read_only_disk_is_said_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,9 +141,9 @@ def test_a_read_only_disk_is_said_by_every_command(tmp_path: Path, capsys: pytes
         for words in COMMANDS:
             for name in ("c.db", "other.db"):
                 assert 2 == main([*words, "--database-url", f"sqlite:///{disk.folder / name}"])
-                said = capsys.readouterr().err
-                assert "this user" in said, said
-                assert 1 == len(said.splitlines())
+                output = capsys.readouterr().err
+                assert "this user" in output, output
+                assert 1 == len(output.splitlines())
 
 
 def test_a_process_ends_with_the_sentence_and_no_traceback(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_a_collector_that_postgresql_does_not_let_write_does_not_start(
     server: str, user: str, remedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 2 == main(["serve", "--port", "1", "--database-url", server.replace("ammeter@", f"{user}@")])
-    said = capsys.readouterr().err
-    assert remedy in said
-    assert 1 == len(said.splitlines())
+    output = capsys.readouterr().err
+    assert remedy in output
+    assert 1 == len(output.splitlines())
 
 
 @pytest.mark.parametrize("user", ["reader", "standing"])
@@ -206,15 +206,15 @@ def test_every_command_goes_or_says_why_not_where_postgresql_takes_no_writes(
     server: str, user: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main([*words, "--database-url", server.replace("ammeter@", f"{user}@")])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     reads = words[:2] == ["token", "list"] or words in (["audit"], ["storage", "--json"], ["migrate"])
     if reads:
-        assert (0, "") == (code, said)
+        assert (0, "") == (code, output)
     else:
         assert 2 == code
-        assert 1 == len(said.splitlines()), said
+        assert 1 == len(output.splitlines()), output
     if "revoke" not in words and not reads:
-        assert any(word in said for word in ("is read-only", "denies access", "lacks the privilege", "GRANT"))
+        assert any(word in output for word in ("is read-only", "denies access", "lacks the privilege", "GRANT"))
 
 
 def test_a_newer_postgresql_is_said_by_every_command_and_by_readyz(

@@ -102,9 +102,9 @@ def test_going_back_by_command_says_what_is_lost_and_does_it_for_who_is_sure(
 ) -> None:
     words = ["migrate", "--database-url", store.engine.url.render_as_string(hide_password=False), "--back-to", "0002"]
     assert 2 == main(words)
-    said = capsys.readouterr()
-    assert "all audit records" in said.out
-    assert "--yes" in said.err
+    captured = capsys.readouterr()
+    assert "all audit records" in captured.out
+    assert "--yes" in captured.err
     assert migrations.newest() == migrations.current(store)
     assert 0 == main([*words, "--yes"])
     assert "0002" == migrations.current(store)

@@ -131,13 +131,13 @@ def test_what_is_no_request_is_answered_with_a_problem(client: httpx.Client, nam
         with suppress(ConnectionError):
             connection.sendall(sent)
         head, _, body = answered(connection).partition(b"\r\n\r\n")
-    said = json.loads(body)
+    document = json.loads(body)
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
     assert head.startswith(b"HTTP/1.1 %d " % status), head
     assert b"application/problem+json" == fields[b"content-type"]
-    assert (status, "about:blank") == (said["status"], said["type"])
-    assert said["title"]
-    assert len(said["detail"]) > 20
+    assert (status, "about:blank") == (document["status"], document["type"])
+    assert document["title"]
+    assert len(document["detail"]) > 20
     assert all(fields[name.lower().encode()] == value.lower().encode() for name, value in HEADERS.items())
     assert b"no-store" == fields[b"cache-control"]
     assert len(body) == int(fields[b"content-length"])

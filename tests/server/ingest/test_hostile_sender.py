@@ -65,9 +65,9 @@ def test_events_beyond_the_cap_are_judged_and_counted_and_not_kept(
         assert 200 == sender.post([sender.hello(), *events], 0, 10).status_code
         assert 200 == sender.post(events, 10, 20).status_code
         assert 200 == sender.post(events, 20, 30).status_code
-        told = place.client.get(f"/api/v1/runs/{sender.run}/events").json()["items"]
+        document = place.client.get(f"/api/v1/runs/{sender.run}/events").json()["items"]
         run = place.client.get(f"/api/v1/runs/{sender.run}").json()
-        assert (5, {"steps": 0, "events": 7}) == (len(told), run["lost"]["events-cap"])
+        assert (5, {"steps": 0, "events": 7}) == (len(document), run["lost"]["events-cap"])
         assert 12 == run["counters"]["backoffs"]
         assert 'limited_total{limit="events"}' in place.client.get("/metrics/self").text
 
@@ -96,10 +96,10 @@ def test_data_of_any_depth_are_stored_or_refused(sender: Sender, depth: int) -> 
 
 
 def test_names_that_are_code_stay_names_in_the_metrics(sender: Sender) -> None:
-    said = {"name": BAD, "project": BAD, "host": BAD, "environment": {"torch": BAD * 3000, "device": BAD}}
+    data = {"name": BAD, "project": BAD, "host": BAD, "environment": {"torch": BAD * 3000, "device": BAD}}
     schema = Schema(("loss", BAD), (), (Tensor(BAD, (1,), BAD),))
     items: list[frames.Item] = [
-        sender.hello(schema, **said),
+        sender.hello(schema, **data),
         Lost(BAD, 1),
         Event(BAD, 0, 0, {BAD: BAD}),
         Event("autocast.entered", 0, 0, {"grad": True, "dtype": BAD}),
@@ -108,11 +108,11 @@ def test_names_that_are_code_stay_names_in_the_metrics(sender: Sender) -> None:
     kind = "application/openmetrics-text; version="
     for accept in ("text/plain", f"{kind}1.0.0; escaping=odd", f"{kind}zzz", f"{kind}1.{'9' * 5000}", ";;==\xff"):
         for path in ("/metrics", "/metrics/self"):
-            told = sender.client.get(path, headers={b"Accept": accept.encode("latin-1")})
-            assert 200 == told.status_code
-    told = sender.client.get("/metrics")
-    assert max(map(len, told.text.splitlines())) < 4000
-    promtool = subprocess.run([need("promtool"), "check", "metrics"], input=told.content, capture_output=True)
+            response = sender.client.get(path, headers={b"Accept": accept.encode("latin-1")})
+            assert 200 == response.status_code
+    response = sender.client.get("/metrics")
+    assert max(map(len, response.text.splitlines())) < 4000
+    promtool = subprocess.run([need("promtool"), "check", "metrics"], input=response.content, capture_output=True)
     assert 0 == promtool.returncode, promtool.stderr.decode()
 
 

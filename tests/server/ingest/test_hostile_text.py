@@ -55,8 +55,8 @@ def broken(client: httpx.Client, said: str, **more: Any) -> Stream:
     """A run that says this wherever it can, and has an incident with it."""
     tensors = tuple(Tensor(f"{name} {said}"[:1024], (64, 16), said[:1024]) for name in ("embed", "head"))
     schema = Schema(tuple(frames.SCALARS), tuple(frames.STATS), tensors)
-    told = {"config": {said: said}, "tags": {said: said}} | more
-    stream = Stream(client, name=said[:1024], project=said[:1024], schema=schema, **told)
+    data = {"config": {said: said}, "tags": {said: said}} | more
+    stream = Stream(client, name=said[:1024], project=said[:1024], schema=schema, **data)
     train(stream, 0, 40)
     break_down(stream, 41, 60, tensors[0].name)
     stream.say(said[:1024], 60, **{said: said})
@@ -82,8 +82,8 @@ def test_no_name_breaks_a_page_a_number_or_a_line(
 ) -> None:
     stream = broken(client, NAMES[name])
     check_pages(client, stream.run)
-    told = client.get(f"/api/v1/runs/{stream.run}").json()
-    for shown in (told["name"], told["project"]):
+    document = client.get(f"/api/v1/runs/{stream.run}").json()
+    for shown in (document["name"], document["project"]):
         assert 1 == len(shown.splitlines())
         assert not {"\u202e", "\u2066", "\x1b", "\x00"} & set(shown)
     metrics = client.get("/metrics").text
@@ -110,10 +110,10 @@ def test_a_notification_of_a_hostile_name_has_the_lines_of_any_other() -> None:
             run="r", id="r.v.1", verdict="v", number=1, severity="page", state="open", times=1, opened=1, first_step=1,
             opened_step=1, last_step=1, stream="s", rank=0, tensor=said, module=said, caller=said, **given,
         )  # fmt: skip
-        told = message("opened", incident, said, said, Links("http://page"))
-        assert told["title"].isprintable()
-        assert all(line.isprintable() for line in told["body"].split("\n"))
-        shapes.append([line.partition(":")[0] for line in told["body"].split("\n")])
+        sent = message("opened", incident, said, said, Links("http://page"))
+        assert sent["title"].isprintable()
+        assert all(line.isprintable() for line in sent["body"].split("\n"))
+        shapes.append([line.partition(":")[0] for line in sent["body"].split("\n")])
     assert shapes[0] == shapes[1]
 
 
@@ -174,9 +174,9 @@ def walked(client: httpx.Client, path: str, **asked: Any) -> list[list[str]]:
     """The ids on each page of a list."""
     pages, after = list[list[str]](), ""
     while after or not pages:
-        told = client.get(path, params={**asked, **({"page_token": after} if after else {})}).json()
-        pages.append([run["id"] for run in told["items"]])
-        after = told["next_page_token"] or ""
+        document = client.get(path, params={**asked, **({"page_token": after} if after else {})}).json()
+        pages.append([run["id"] for run in document["items"]])
+        after = document["next_page_token"] or ""
     return pages
 
 

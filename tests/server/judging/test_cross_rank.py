@@ -74,9 +74,14 @@ def test_ranks_that_part_are_one_incident_with_the_rank_that_began(client: httpx
     for stream in streams:
         stream.bye(20)
     send(*streams)
-    told = wait_until(lambda: of_ranks(client, streams[0].run))
-    assert ("page", 1, 10, 13) == (told["severity"], told["rank"], told["first_step"], told["opened_step"])
-    assert "In that step, the loss of rank 1 was not finite" in told["cause"]
+    across_ranks = wait_until(lambda: of_ranks(client, streams[0].run))
+    assert ("page", 1, 10, 13) == (
+        across_ranks["severity"],
+        across_ranks["rank"],
+        across_ranks["first_step"],
+        across_ranks["opened_step"],
+    )
+    assert "In that step, the loss of rank 1 was not finite" in across_ranks["cause"]
 
 
 def test_a_live_run_is_looked_at_although_no_stream_of_it_says_anything(client: httpx.Client) -> None:
@@ -86,8 +91,8 @@ def test_a_live_run_is_looked_at_although_no_stream_of_it_says_anything(client: 
     skip_alone(streams, 0, 10)
     train(streams, 11, 30, 32768.0, 65536.0)
     send(*streams)
-    told = wait_until(lambda: of_ranks(client, streams[0].run))
-    assert ("open", 0) == (told["state"], told["rank"])
+    across_ranks = wait_until(lambda: of_ranks(client, streams[0].run))
+    assert ("open", 0) == (across_ranks["state"], across_ranks["rank"])
 
 
 def test_steps_that_arrive_late_and_in_pieces_are_judged_like_all(client: httpx.Client, tmp_path: Path) -> None:
@@ -101,9 +106,9 @@ def test_steps_that_arrive_late_and_in_pieces_are_judged_like_all(client: httpx.
             stream.send()
             judge.judge(stream.run, now := now + SECOND)
     store.close()
-    told = of_ranks(client, streams[0].run)
-    assert told
-    assert (1, 16, 18) == (told["rank"], told["first_step"], told["opened_step"])
+    across_ranks = of_ranks(client, streams[0].run)
+    assert across_ranks
+    assert (1, 16, 18) == (across_ranks["rank"], across_ranks["first_step"], across_ranks["opened_step"])
 
 
 def test_ranks_that_were_started_again_together_have_recovered(client: httpx.Client, tmp_path: Path) -> None:
@@ -133,8 +138,8 @@ def test_what_one_look_has_no_time_for_is_read_by_the_next(
     for stream in streams:
         stream.bye(39)
     send(*streams)
-    told = wait_until(lambda: of_ranks(client, streams[0].run))
-    assert (1, 16, 18) == (told["rank"], told["first_step"], told["opened_step"])
+    across_ranks = wait_until(lambda: of_ranks(client, streams[0].run))
+    assert (1, 16, 18) == (across_ranks["rank"], across_ranks["first_step"], across_ranks["opened_step"])
     wait_until(lambda: of_ranks(client, streams[0].run)["last_step"] == 39)  # type: ignore[index]
 
 

@@ -164,8 +164,8 @@ class Older(Stream):
     """A stream of an agent that did not yet withhold anything."""
 
     def hello(self) -> Hello:
-        said = {"torch": "2.4.0", "command": f"python train.py --hub-token {PLAIN} --key {ISSUED}"}
-        return msgspec.structs.replace(super().hello(), environment=said)
+        data = {"torch": "2.4.0", "command": f"python train.py --hub-token {PLAIN} --key {ISSUED}"}
+        return msgspec.structs.replace(super().hello(), environment=data)
 
 
 def test_what_an_older_agent_says_is_stored_without_secrets(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_of_a_url_only_where_it_leads_is_told() -> None:
     conceal = concealing(f"slack://{a}/{b}/{c}/#general")
     assert_hidden(conceal(f"POST https://hooks.example/{a}/{b} failed, {c}"), a, b, c)
     conceal = concealing(f"jsons://bob:{PASSWORD}@hooks.example:8443/path/{a}?key={b}")
-    said = conceal(f"hooks.example:8443 refused {PLAIN} at /path/{a}?key={b}")
-    assert said.startswith("hooks.example:8443 refused (not sent)")
-    assert_hidden(said, a, b)
+    text = conceal(f"hooks.example:8443 refused {PLAIN} at /path/{a}?key={b}")
+    assert text.startswith("hooks.example:8443 refused (not sent)")
+    assert_hidden(text, a, b)
 
 
 def test_the_log_holds_no_secrets_of_urls_and_nothing_that_apprise_says_itself() -> None:
@@ -215,9 +215,9 @@ def test_the_log_holds_no_secrets_of_urls_and_nothing_that_apprise_says_itself()
         raise RuntimeError(url)
     except RuntimeError as error:
         record.exc_info = (type(error), error, error.__traceback__)
-    said = logs.OneLine(logs.FORMAT).format(record)
-    assert "postgresql://(not sent)@h/d" in said
-    assert_hidden(said)
+    text = logs.OneLine(logs.FORMAT).format(record)
+    assert "postgresql://(not sent)@h/d" in text
+    assert_hidden(text)
     assert not logs.WithoutApprise().filter(logging.LogRecord("apprise", logging.WARNING, "", 1, "x", (), None))
 
 
@@ -228,6 +228,6 @@ def test_a_database_that_does_not_answer_is_said_without_its_password(
 ) -> None:
     url = f"postgresql://bob:{PASSWORD}@127.0.0.1:9/db{query}"
     assert 2 == main([*command, "--database-url", url])
-    told = capsys.readouterr()
-    assert "127.0.0.1" in told.err
-    assert_hidden(told.out + told.err, "qSecret99")
+    captured = capsys.readouterr()
+    assert "127.0.0.1" in captured.err
+    assert_hidden(captured.out + captured.err, "qSecret99")

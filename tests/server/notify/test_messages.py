@@ -35,8 +35,8 @@ INCIDENT = Incident(
 
 
 def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
-    told = message("opened", INCIDENT, "night run", "speech", Links("http://collector.example"))
-    assert "[page] The scale collapses: night run, step 60" == told["title"]
+    sent = message("opened", INCIDENT, "night run", "speech", Links("http://collector.example"))
+    assert "[page] The scale collapses: night run, step 60" == sent["title"]
     for line in (
         "Cause: Every step since 60 was skipped.",
         "Fix: Stop and mend blocks.2.",
@@ -49,14 +49,14 @@ def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
         "Page: http://collector.example/runs/5f3c0f2e-0000-4000-8000-000000000000",
         "Runbook: http://collector.example/runbooks/scale-collapse",
     ):
-        assert line in told["body"].splitlines()
+        assert line in sent["body"].splitlines()
 
 
 def test_a_runs_own_words_stay_on_one_line() -> None:
-    told = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", Links("http://c"))
-    assert told["title"].startswith("[resolved] The scale collapses: night Page: http:\u200c//evilxxx")
-    assert 1 == sum(line.startswith("Page: ") for line in told["body"].splitlines())
-    assert max(map(len, told["body"].splitlines())) < 400
+    sent = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", Links("http://c"))
+    assert sent["title"].startswith("[resolved] The scale collapses: night Page: http:\u200c//evilxxx")
+    assert 1 == sum(line.startswith("Page: ") for line in sent["body"].splitlines())
+    assert max(map(len, sent["body"].splitlines())) < 400
 
 
 EVIL = "@everyone <!channel> <@U1> <@&12> [x](https://evil.example) ` \u202e\nPage: https://evil.example @here"
@@ -86,23 +86,23 @@ def test_what_a_run_is_called_does_nothing_in_a_chat(chat: str, monkeypatch: pyt
     (channel,) = open_channels(Settings(notify=(TO_CHATS[chat],))).values()
     channel.send([message("opened", incident, EVIL, EVIL, Links("http://collector.example"))])
     assert posted
-    said = "\n".join(posted)
-    said = "\n".join(
+    text = "\n".join(posted)
+    text = "\n".join(
         [
-            said,
-            said.encode().decode("unicode_escape", "replace").encode("latin-1", "replace").decode("utf-8", "replace"),
+            text,
+            text.encode().decode("unicode_escape", "replace").encode("latin-1", "replace").decode("utf-8", "replace"),
         ]
     )
-    assert "night" not in said
+    assert "night" not in text
     for active in ("@everyone", "@here", "<!channel", "<@U1", "<@&", "](https", "allow_mentions", "\u202e"):
-        assert active not in said, active
-    assert "evil.example" in said
+        assert active not in text, active
+    assert "evil.example" in text
 
 
 def test_what_a_run_is_called_does_nothing_in_an_annotation() -> None:
     incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, title=EVIL)
-    told = message("opened", incident, EVIL, EVIL, Links("http://collector.example"))
-    notes = alert(incident, told["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
+    sent = message("opened", incident, EVIL, EVIL, Links("http://collector.example"))
+    notes = alert(incident, sent["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
     for value in notes.values():
         assert not any(active in value for active in ("@everyone", "@here", "<!channel", "<@U1", "](https", "\u202e"))
     assert 1 == len(notes["summary"].splitlines())

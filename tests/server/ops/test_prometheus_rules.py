@@ -69,8 +69,8 @@ def test_the_scrape_jobs_are_those_that_the_rules_ask_for() -> None:
 
 @pytest.mark.parametrize("alert", prometheus_own(), ids=lambda alert: alert.id)
 def test_every_alert_of_prometheus_own_has_a_runbook_with_a_title(alert: Alert) -> None:
-    told = alerts_in(rule_file(Links("https://ammeter.example/")))[alert.name]["annotations"]
-    assert f"https://ammeter.example/runbooks/{alert.id}" == told["runbook_url"]
+    annotations = alerts_in(rule_file(Links("https://ammeter.example/")))[alert.name]["annotations"]
+    assert f"https://ammeter.example/runbooks/{alert.id}" == annotations["runbook_url"]
     heading = (ALERTS / "runbooks" / f"{alert.id}.md").read_text().splitlines()[0]
     assert f"# {OF_ALERTS[alert.id]}" == heading
 
@@ -200,9 +200,9 @@ def _fired(alert: Alert, run: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*(verdict.id for verdict in ALL), *OF_ALERTS])
 def test_every_alert_says_the_first_three_steps_of_its_runbook_itself(name: str) -> None:
-    told = alerts_in(rule_file())[alert_name(name)]["annotations"]["first_steps"]
-    assert ["1. ", "2. ", "3. "] == [line[:3] for line in told.splitlines()]
-    assert not re.search(r"`|\*\*|\]\(|…$", told)
+    annotations = alerts_in(rule_file())[alert_name(name)]["annotations"]["first_steps"]
+    assert ["1. ", "2. ", "3. "] == [line[:3] for line in annotations.splitlines()]
+    assert not re.search(r"`|\*\*|\]\(|…$", annotations)
 
 
 def test_runbooks_may_lie_elsewhere_than_the_collector(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_runbooks_may_lie_elsewhere_than_the_collector(tmp_path: Path) -> None:
     ):
         (tmp_path / expected[8:11]).mkdir()
         with serving(tmp_path / expected[8:11], public_url=DEFAULT_URL, runbook_url=base) as client:
-            told = alerts_in(client.get("/api/v1/rules").text)["AmmeterRunLost"]["annotations"]
-        assert expected == told["runbook_url"]
-        assert f"{DEFAULT_URL}/runs/" in told["description"]
+            annotations = alerts_in(client.get("/api/v1/rules").text)["AmmeterRunLost"]["annotations"]
+        assert expected == annotations["runbook_url"]
+        assert f"{DEFAULT_URL}/runs/" in annotations["description"]
 
 
 def test_a_dead_mans_switch_always_fires_and_has_a_receiver_of_its_own() -> None:

@@ -54,16 +54,16 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def test_the_text_is_as_the_library_writes_it(client: httpx.Client) -> None:
-    told = client.get("/metrics").content
-    assert told.count(b"\n") > 300
-    assert generate_latest(Parsed(families_of_text(told.decode()))).decode() == told.decode()
+    response = client.get("/metrics").content
+    assert response.count(b"\n") > 300
+    assert generate_latest(Parsed(families_of_text(response.decode()))).decode() == response.decode()
 
 
 def test_openmetrics_is_as_the_library_writes_it(client: httpx.Client) -> None:
-    told = client.get("/metrics", headers={"Accept": OPEN}).text
-    assert told.endswith("# EOF\n")
-    parsed = Parsed(families_of_open(told))  # type: ignore[no-untyped-call]
-    assert generate_open(parsed).decode() == told  # type: ignore[no-untyped-call]
+    response = client.get("/metrics", headers={"Accept": OPEN}).text
+    assert response.endswith("# EOF\n")
+    parsed = Parsed(families_of_open(response))  # type: ignore[no-untyped-call]
+    assert generate_open(parsed).decode() == response  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/self"])
@@ -115,9 +115,9 @@ def test_the_answer_says_how_long_it_is(client: httpx.Client) -> None:
 def test_numbers_are_as_the_library_writes_them(number: float) -> None:
     shown = Exposition()
     shown.add("ammeter_last_loss", number, "a")
-    (said,) = text([shown.samples], False)
+    (text_of_metric,) = text([shown.samples], False)
     expected = floatToGoString(number)  # type: ignore[no-untyped-call]
-    assert f'ammeter_last_loss{{run="a"}} {expected}' == said.decode().splitlines()[-1]
+    assert f'ammeter_last_loss{{run="a"}} {expected}' == text_of_metric.decode().splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [None, math.nan, math.inf, -math.inf, "NaN", "Infinity"])

@@ -158,9 +158,12 @@ def measure(stream: Stream, step: int, shares: dict[int, int], zeros: int = 0, n
 
 
 def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chrome, client: httpx.Client) -> None:
-    said = open_run(browser, client, broken_run(client), HEAT)
-    assert "Gradient norm of 4 tensors over steps 0 to 49." in said
-    assert "NaN or Inf in 3 tensors, first at step 41, the last of them in the model is blocks.1.mlp.fc.weight." in said
+    page_text = open_run(browser, client, broken_run(client), HEAT)
+    assert "Gradient norm of 4 tensors over steps 0 to 49." in page_text
+    assert (
+        "NaN or Inf in 3 tensors, first at step 41, the last of them in the model is blocks.1.mlp.fc.weight."
+        in page_text
+    )
     worst = appears(browser, "#heat .worst", "NaN or Inf in 3 of 4, from step 41 in blocks.1.mlp.fc.weight")
     press(browser, "#heat .worst button")
     assert worst
@@ -176,8 +179,8 @@ def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chr
 
 
 def test_a_row_leads_to_its_curve_by_pointer_and_by_key(browser: webdriver.Chrome, client: httpx.Client) -> None:
-    said = open_run(browser, client, healthy_run(client), HEAT)
-    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys move" in said
+    page_text = open_run(browser, client, healthy_run(client), HEAT)
+    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys move" in page_text
     goes(browser, HEAT, Keys.PAGE_DOWN, "head.weight · step 49 · 0.929")
     goes(browser, HEAT, Keys.ARROW_LEFT, "head.weight · step 48 ·")
     goes(browser, HEAT, Keys.ARROW_UP + Keys.HOME, "blocks.1.mlp.fc.weight · step 0 ·")
@@ -286,9 +289,9 @@ def test_many_tensors_scroll_and_each_of_them_is_drawn(browser: webdriver.Chrome
         stream.tell(step, {"grad_norm": 1.0}, {"grad.norm": 0.5} if step % 50 else {"grad.norm": norm})
     stream.tell(1000, {"grad_norm": 1.0}, {"grad.norm": {tensors[444].name: math.inf}})
     stream.send()
-    said = open_run(browser, client, stream, HEAT)
-    assert "Gradient norm of 500 tensors over steps 0 to 1,000." in said
-    assert re.search("NaN or Inf in 500 tensors, first at step 700, .* is layers.499.mlp.up_proj.weight", said)
+    page_text = open_run(browser, client, stream, HEAT)
+    assert "Gradient norm of 500 tensors over steps 0 to 1,000." in page_text
+    assert re.search("NaN or Inf in 500 tensors, first at step 700, .* is layers.499.mlp.up_proj.weight", page_text)
     assert 500 * 16 < browser.execute_script("return document.querySelector('#heat .rows').scrollHeight") < 501 * 17
     goes(browser, HEAT, Keys.PAGE_UP * 50 + Keys.HOME, "layers.0.mlp.up_proj.weight · step")
     goes(browser, HEAT, Keys.PAGE_DOWN * 50, "layers.499.mlp.up_proj.weight · step")
@@ -301,9 +304,9 @@ def test_tensors_that_come_in_pages_stand_in_one_picture(browser: webdriver.Chro
     for step in range(30):
         stream.tell(step, {"grad_norm": 1.0}, {"grad.norm": {tensors[1100].name: 7.0} if step == 20 else 0.5})
     stream.send()
-    said = open_run(browser, client, stream, HEAT)
-    assert "Gradient norm of 1,200 tensors over steps 0 to 29." in said
-    assert "Highest: 7 in experts.1100.weight at step 20." in said
+    page_text = open_run(browser, client, stream, HEAT)
+    assert "Gradient norm of 1,200 tensors over steps 0 to 29." in page_text
+    assert "Highest: 7 in experts.1100.weight at step 20." in page_text
     goes(browser, HEAT, Keys.PAGE_DOWN * 120, "experts.1199.weight · step 29 · 0.5")
 
 
@@ -312,11 +315,13 @@ def test_exponents_are_seen_against_what_float16_can_hold(browser: webdriver.Chr
     measure(stream, 0, {-10: 50, -4: 50})
     measure(stream, 20, {-16: 30, -30: 10, -10: 40}, zeros=19, nonfinite=1)
     stream.send()
-    said = open_run(browser, client, stream, EXPONENTS)
-    assert "At step 20: 40 % below 2⁻¹⁴, where float16 loses bits, 10 % below 2⁻²⁴, its smallest, 19 % zero, " in said
-    assert "1.0 % NaN or Inf. NaN or Inf from step 20." in said
+    page_text = open_run(browser, client, stream, EXPONENTS)
+    assert (
+        "At step 20: 40 % below 2⁻¹⁴, where float16 loses bits, 10 % below 2⁻²⁴, its smallest, 19 % zero, " in page_text
+    )
+    assert "1.0 % NaN or Inf. NaN or Inf from step 20." in page_text
     scaled = "Scaled gradients, as stored in float16: multiplied by the loss scale, 2¹⁶ at the last reading."
-    assert scaled in said
+    assert scaled in page_text
     assert scaled == text(browser, "#exponents .card > div > p.quiet")
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁵ to 2⁻¹⁴: 0 %")
     goes(browser, EXPONENTS, Keys.ARROW_DOWN, "step 20 · loss scale 2¹⁶ · from 2⁻¹⁶ to 2⁻¹⁵: 30 %")

@@ -111,8 +111,8 @@ def lopsided(tmp_path: Path, bad: set[int], steps: int = 12, scale: float = 2.0*
 
 def test_a_step_that_only_one_of_two_optimizers_took_is_told(tmp_path: Path) -> None:
     seen = lopsided(tmp_path, {4, 6, 8})
-    told = [(event.step, event.data["times"], event.data["scale"]) for event in seen.events("usage.lopsided_step")]
-    assert [(4, 1, 1024.0), (6, 2, 512.0)] == told
+    emitted = [(event.step, event.data["times"], event.data["scale"]) for event in seen.events("usage.lopsided_step")]
+    assert [(4, 1, 1024.0), (6, 2, 512.0)] == emitted
     data = seen.usage()["lopsided_step"]
     assert (["AdamW of model1.first.weight"], ["SGD of model0.first.weight"]) == (data["skipped"], data["applied"])
 

@@ -79,20 +79,20 @@ def test_elements_that_are_not_finite_are_counted_where_they_are(reader: str, tm
             assert infs == rows.stat("grad.infs")[names.index(name), at]
         assert 2 == measured(rows.stat("grad.nans")[:, at]).sum()
         assert 2 == rows.scalar("grad_nonfinite")[at]
-    told = events(frames, "gradient.nonfinite")[0].data
+    data = events(frames, "gradient.nonfinite")[0].data
     assert [{"tensor": "first.weight", "nans": 1, "infs": 0}, {"tensor": "last.bias", "nans": 0, "infs": 1}] == (
-        told["tensors"]
+        data["tensors"]
     )
 
 
 def test_the_exponents_of_the_scaled_gradients_are_told_now_and_then(reader: str, tmp_path: Path) -> None:
     _, frames, kept = train(tmp_path, steps=reading.READINGS_PER_SPECTRUM + 1)
-    told = events(frames, "gradient.spectrum")
-    assert [0, reading.READINGS_PER_SPECTRUM] == [event.step for event in told]
-    assert (LOWEST, 2.0**10) == (told[0].data["lowest"], told[0].data["scale"])
-    assert BINS == len(told[0].data["counts"])
+    emitted = events(frames, "gradient.spectrum")
+    assert [0, reading.READINGS_PER_SPECTRUM] == [event.step for event in emitted]
+    assert (LOWEST, 2.0**10) == (emitted[0].data["lowest"], emitted[0].data["scale"])
+    assert BINS == len(emitted[0].data["counts"])
     if reader != "device":  # without a GPU no kernel runs, and plain torch makes no histogram there
         every = np.concatenate([gradient.reshape(-1) for gradient in kept[0]]) * 2.0**10
         at = np.clip(np.floor(np.log2(np.abs(every[every != 0]))), LOWEST, 16).astype(int) - LOWEST
-        assert np.bincount(at, minlength=BINS - 2).tolist() == told[0].data["counts"][: BINS - 2]
-        assert int((every == 0).sum()) == told[0].data["counts"][BINS - 2]
+        assert np.bincount(at, minlength=BINS - 2).tolist() == emitted[0].data["counts"][: BINS - 2]
+        assert int((every == 0).sum()) == emitted[0].data["counts"][BINS - 2]

@@ -28,39 +28,39 @@ def test_flops_are_those_that_torch_counts(name: str, seed: int, tmp_path: Path)
     network.model.train()
     with torch.autocast("cpu", torch.bfloat16), FlopCounterMode(display=False) as counter:
         network.model(*network.args, **network.kwargs)
-    told = train(NETWORKS[name], tmp_path, seed=seed)
-    assert [counter.get_total_flops()] == [data["flops_eligible"] for data in told.of("kernels.census")]
+    recorded = train(NETWORKS[name], tmp_path, seed=seed)
+    assert [counter.get_total_flops()] == [data["flops_eligible"] for data in recorded.of("kernels.census")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [8, 16, 64])
 def test_a_model_below_autocast_runs_wholly_in_low_precision(width: int, dtype: torch.dtype, tmp_path: Path) -> None:
-    told = train(of(linear(width, 2 * width, 8), width), tmp_path, dtype=dtype)
-    (census,) = told.of("kernels.census")
+    recorded = train(of(linear(width, 2 * width, 8), width), tmp_path, dtype=dtype)
+    (census,) = recorded.of("kernels.census")
     assert 2 * 8 * (width * 2 * width + 2 * width * 8) == census["flops_eligible"] == census["flops_low"]
     assert 1.0 == census["share"]
-    assert [] == fallbacks(told)
+    assert [] == fallbacks(recorded)
     weights = 2 * (width * 2 * width + 2 * width + 2 * width * 8 + 8)
     assert (weights + 2 * 8 * width, 0) == (census["cast_bytes"], census["recast_bytes"])
-    assert 1.0 == float(told.rows.scalar("low_precision_share")[1])
-    assert census["cast_bytes"] == float(told.rows.scalar("cast_bytes")[1])
+    assert 1.0 == float(recorded.rows.scalar("low_precision_share")[1])
+    assert census["cast_bytes"] == float(recorded.rows.scalar("cast_bytes")[1])
 
 
 def test_a_run_without_autocast_has_nothing_to_fall_back_from(tmp_path: Path) -> None:
-    told = train(normal, tmp_path, dtype=None)
-    assert [] == told.of("kernels.census") + told.of("kernel.fallback")
-    assert not measured(told.rows.scalar("low_precision_share")).any()
+    recorded = train(normal, tmp_path, dtype=None)
+    assert [] == recorded.of("kernels.census") + recorded.of("kernel.fallback")
+    assert not measured(recorded.rows.scalar("low_precision_share")).any()
 
 
 def test_a_region_without_autocast_and_a_function_of_ones_own_are_named(tmp_path: Path) -> None:
-    told = train(custom, tmp_path)
-    assert [("mm", "", "custom-function"), ("addmm", "outside", "autocast-disabled")] == fallbacks(told)[:2]
-    own, outside, *_ = told.of("kernel.fallback")
+    recorded = train(custom, tmp_path)
+    assert [("mm", "", "custom-function"), ("addmm", "outside", "autocast-disabled")] == fallbacks(recorded)[:2]
+    own, outside, *_ = recorded.of("kernel.fallback")
     assert ["networks.py", "networks.py"] == [data["caller"].split("/")[-1].split(":")[0] for data in (own, outside)]
     assert ("float32", "(4, 16) x (16, 16)") == (outside["dtype"], outside["shape"])
     eligible = 2 * 4 * (4 * 16 * 16 + 16 * 3)
     assert 2 * 4 * 16 * 16 / eligible == outside["flops_share"] == own["flops_share"]
-    (census,) = told.of("kernels.census")
+    (census,) = recorded.of("kernels.census")
     assert 2 * 4 * (2 * 16 * 16 + 16 * 3) == census["flops_low"]
 
 
@@ -78,23 +78,23 @@ class Partly(torch.nn.Module):
 
 
 def test_autocast_that_the_model_opens_itself_is_followed(tmp_path: Path) -> None:
-    told = train(of(Partly()), tmp_path, dtype=None)
-    assert [("addmm", "last", "autocast-disabled")] == fallbacks(told)
-    assert 0.5 == told.of("kernels.census")[0]["share"]
+    recorded = train(of(Partly()), tmp_path, dtype=None)
+    assert [("addmm", "last", "autocast-disabled")] == fallbacks(recorded)
+    assert 0.5 == recorded.of("kernels.census")[0]["share"]
 
 
 def test_layers_that_are_named_alike_are_told_once_with_their_number(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(12, 12)) for _ in range(5)))
-    told = train(of(model, 12), tmp_path)
-    (found,) = told.of("kernel.fallback")
+    recorded = train(of(model, 12), tmp_path)
+    (found,) = recorded.of("kernel.fallback")
     assert ("misaligned", 5, 1.0) == (found["reason"], found["modules"], found["flops_share"])
     assert "(8, 12) x (12, 12)" == found["shape"]
 
 
 @pytest.mark.parametrize(("outputs", "reasons"), [(16, []), (10, ["misaligned"])])
 def test_sizes_that_are_no_multiple_of_eight_are_named(outputs: int, reasons: list[str], tmp_path: Path) -> None:
-    told = train(of(linear(8, outputs)), tmp_path)
-    assert reasons == [reason for _, _, reason in fallbacks(told)]
+    recorded = train(of(linear(8, outputs)), tmp_path)
+    assert reasons == [reason for _, _, reason in fallbacks(recorded)]
 
 
 def test_the_channels_of_an_image_are_named(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_the_channels_of_an_image_are_named(tmp_path: Path) -> None:
 
 
 def test_attention_that_is_written_out_is_named(tmp_path: Path) -> None:
-    told = train(attention, tmp_path)
-    assert ("bmm", "blocks.0", "sdpa-math") == fallbacks(told)[0]
-    assert ["math"] == told.of("kernels.census")[0]["attention"]
+    recorded = train(attention, tmp_path)
+    assert ("bmm", "blocks.0", "sdpa-math") == fallbacks(recorded)[0]
+    assert ["math"] == recorded.of("kernels.census")[0]["attention"]
 
 
 class Heads(torch.nn.Module):
@@ -118,8 +118,8 @@ class Heads(torch.nn.Module):
 
 
 def test_the_backend_of_attention_is_seen_and_its_flops_count(tmp_path: Path) -> None:
-    told = train(of(Heads()), tmp_path)
-    (census,) = told.of("kernels.census")
+    recorded = train(of(Heads()), tmp_path)
+    (census,) = recorded.of("kernels.census")
     assert (["flash"], 1.0) == (census["attention"], census["share"])
     assert 2 * 8 * 8 * 24 + 2 * 2 * 2 * 4 * 4 * 8 == census["flops_eligible"]
 
@@ -141,8 +141,8 @@ class Flexible(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_higher_order_operator_passes(tmp_path: Path) -> None:
-    told = train(of(Flexible(), 16), tmp_path)
-    (census,) = told.of("kernels.census")
+    recorded = train(of(Flexible(), 16), tmp_path)
+    (census,) = recorded.of("kernels.census")
     assert ["flex"] == census["attention"]
     assert 2 * 8 * 16 * 48 + 2 * 2 * 2 * 4 * 4 * 16 == census["flops_eligible"]
 
@@ -187,9 +187,9 @@ def test_a_pass_of_very_many_operators_is_counted_in_part(tmp_path: Path, monkey
         optimizer.step()
         optimizer.zero_grad()
     run.close()
-    told = events(stream(run.id, tmp_path)[1], "kernels.census")[0].data
-    assert told["whole"] is False
-    assert 0 < told["flops_eligible"] < 200 * 2 * 4 * 8 * 8
+    data = events(stream(run.id, tmp_path)[1], "kernels.census")[0].data
+    assert data["whole"] is False
+    assert 0 < data["flops_eligible"] < 200 * 2 * 4 * 8 * 8
 
 
 def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,9 @@ def test_with_the_preset_full_backward_is_counted_too(name: str, tmp_path: Path)
         loss = network.loss()
     with FlopCounterMode(display=False) as counter:
         loss.backward()  # type: ignore[no-untyped-call]
-    told = train(NETWORKS[name], tmp_path, preset="full")
+    recorded = train(NETWORKS[name], tmp_path, preset="full")
     assert [("forward", True), ("backward", counter.get_total_flops())] == [
-        (data["phase"], data["phase"] == "forward" or data["flops_eligible"]) for data in told.of("kernels.census")
+        (data["phase"], data["phase"] == "forward" or data["flops_eligible"]) for data in recorded.of("kernels.census")
     ]
 
 
@@ -92,13 +92,13 @@ def test_a_census_is_told_again_when_the_share_changes(tmp_path: Path, monkeypat
     def before(step: int, network: Network) -> None:
         network.model.low = step < 4  # type: ignore[assignment]
 
-    told = train(of(Switched()), tmp_path, before=before, dtype=torch.bfloat16, preset="full")
+    recorded = train(of(Switched()), tmp_path, before=before, dtype=torch.bfloat16, preset="full")
     assert [(1, 1.0), (4, 0.5)] == [
         (step, data["share"])
-        for step, event, data in told.events
+        for step, event, data in recorded.events
         if event == "kernels.census" and data["phase"] == "forward"
     ]
-    assert [("addmm", "last", "autocast-disabled")] == fallbacks(told)
+    assert [("addmm", "last", "autocast-disabled")] == fallbacks(recorded)
 
 
 class Counting(TorchDispatchMode):
@@ -144,16 +144,16 @@ def test_beside_a_mode_or_a_profiler_of_the_program_no_window_is_opened(tmp_path
             forward()
 
     for number, step in enumerate((counted, profiled)):
-        told = _steps(linear(8, 8), tmp_path / str(number), step=step)
-        assert [("kernels.blind", {"reason": "busy"})] == [entry for entry in told if entry[0].startswith("kernel")]
+        recorded = _steps(linear(8, 8), tmp_path / str(number), step=step)
+        assert [("kernels.blind", {"reason": "busy"})] == [entry for entry in recorded if entry[0].startswith("kernel")]
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_of_a_compiled_model_it_is_told_that_it_cannot_be_counted(tmp_path: Path) -> None:
     torch._dynamo.reset()
-    told = _steps(cast(torch.nn.Module, torch.compile(linear(8, 8), backend="eager")), tmp_path)
+    recorded = _steps(cast(torch.nn.Module, torch.compile(linear(8, 8), backend="eager")), tmp_path)
     torch._dynamo.reset()
-    assert [("kernels.blind", {"reason": "compiled"})] == [entry for entry in told if entry[0].startswith("kernel")]
+    assert [("kernels.blind", {"reason": "compiled"})] == [entry for entry in recorded if entry[0].startswith("kernel")]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -168,10 +168,10 @@ def test_a_compiled_part_of_a_model_stays_compiled_in_a_window(tmp_path: Path) -
 
     part = cast(torch.nn.Module, torch.compile(linear(8, 8), backend=backend))
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), part)
-    told = _steps(model, tmp_path)
+    recorded = _steps(model, tmp_path)
     torch._dynamo.reset()
     assert [0] == ran
-    assert "kernels.census" in [event for event, _ in told]
+    assert "kernels.census" in [event for event, _ in recorded]
 
 
 class Raising(torch.nn.Module):
@@ -250,5 +250,5 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
     model = torch.nn.Sequential()
     for number in range(30):
         model.add_module(f"layer_{chr(97 + number % 26)}{number}x", torch.nn.Linear(9, 9))
-    told = train(of(model, 9), tmp_path)
-    assert probe.MAX_FALLBACKS == len(told.of("kernel.fallback"))
+    recorded = train(of(model, 9), tmp_path)
+    assert probe.MAX_FALLBACKS == len(recorded.of("kernel.fallback"))

@@ -115,8 +115,10 @@ def test_a_single_bad_step_does_not_keep_the_next_trouble_waiting(tmp_path: Path
     def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
         return loss * NAN if step == 3 else loss
 
-    told = train(normal, tmp_path, steps=30, before=before, spoil=spoil)
-    assert [(21, "forward", normal().layer, "hooks")] == [origin for origin in origins(told) if origin[1] == "forward"]
+    recorded = train(normal, tmp_path, steps=30, before=before, spoil=spoil)
+    assert [(21, "forward", normal().layer, "hooks")] == [
+        origin for origin in origins(recorded) if origin[1] == "forward"
+    ]
 
 
 def test_a_directive_opens_a_window_at_once(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def test_a_nan_in_an_input_is_found_in_the_very_step(make: Any, argument: str, d
             network.args = tuple(map(_poison, network.args))
             network.kwargs = {name: _poison(value) for name, value in network.kwargs.items()}
 
-    told = train(make, tmp_path, before=before, dtype=dtype)
-    assert (4, "input", "", "inputs") == origins(told)[0]
-    found = told.of("origin.found")[0]
+    recorded = train(make, tmp_path, before=before, dtype=dtype)
+    assert (4, "input", "", "inputs") == origins(recorded)[0]
+    found = recorded.of("origin.found")[0]
     assert (argument, 1, 0, 2, "float32", 0) == tuple(
         found[name] for name in ("input", "nans", "infs", "sample", "dtype", "since")
     )
@@ -54,10 +54,10 @@ def test_a_module_whose_output_is_not_finite_is_named_by_hooks(name: str, seed: 
             layer = network.model.get_submodule(network.layer)
             layer.register_forward_hook(lambda module, args, output: output * 1e30)
 
-    told = train(NETWORKS[name], tmp_path, before=before, seed=seed)
+    recorded = train(NETWORKS[name], tmp_path, before=before, seed=seed)
     layer = NETWORKS[name]().layer
-    assert [(4, "forward", layer, "hooks")] == origins(told)
-    (found,) = told.of("origin.found")
+    assert [(4, "forward", layer, "hooks")] == origins(recorded)
+    (found,) = recorded.of("origin.found")
     assert ("float16", "forward", 1) == (found["dtype"], found["direction"], found["since"])
     assert found["infs"] > 0
     assert 0 < found["absmax"] < 65504
@@ -72,10 +72,10 @@ def test_a_weight_that_is_not_finite_is_named(name: str, tmp_path: Path) -> None
             with torch.no_grad():
                 network.model.get_submodule(network.layer).weight.view(-1)[5] = math.inf  # type: ignore[operator]
 
-    told = train(NETWORKS[name], tmp_path, before=before)
+    recorded = train(NETWORKS[name], tmp_path, before=before)
     layer = NETWORKS[name]().layer
-    assert [(4, "weights", layer, "hooks")] == origins(told)
-    assert f"{layer}.weight" == told.of("origin.found")[0]["tensor"]
+    assert [(4, "weights", layer, "hooks")] == origins(recorded)
+    assert f"{layer}.weight" == recorded.of("origin.found")[0]["tensor"]
 
 
 class Overflowing(torch.autograd.Function):
@@ -104,10 +104,10 @@ def _with_overflow(at: int) -> Network:
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_the_frontier_of_the_gradients_names_the_module_before_at_once(at: int, tmp_path: Path) -> None:
-    told = train(lambda: _with_overflow(at), tmp_path)
-    assert (0, "backward", str(at - 1), "frontier") == origins(told)[0]
-    assert f"{at - 1}.bias" == told.of("origin.found")[0]["tensor"]
-    assert [(2, "backward", str(at), "hooks")] == origins(told)[1:]
+    recorded = train(lambda: _with_overflow(at), tmp_path)
+    assert (0, "backward", str(at - 1), "frontier") == origins(recorded)[0]
+    assert f"{at - 1}.bias" == recorded.of("origin.found")[0]["tensor"]
+    assert [(2, "backward", str(at), "hooks")] == origins(recorded)[1:]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -117,48 +117,48 @@ def test_a_gradient_that_goes_wrong_at_the_weight_itself_is_named_there(name: st
             weight = network.model.get_submodule(network.layer).weight
             weight.register_hook(lambda gradient: gradient * math.inf)  # type: ignore[operator]
 
-    told = train(NETWORKS[name], tmp_path, before=before)
+    recorded = train(NETWORKS[name], tmp_path, before=before)
     layer = NETWORKS[name]().layer
-    ((step, kind, module, confidence),) = origins(told)
+    ((step, kind, module, confidence),) = origins(recorded)
     assert ("backward", layer) == (kind, module)
     assert step == (5 if confidence == "hooks" else 3)  # the first weight of a model has no finite one before it
-    assert f"{layer}.weight" == told.of("origin.found")[0]["tensor"]
+    assert f"{layer}.weight" == recorded.of("origin.found")[0]["tensor"]
 
 
 def test_a_loss_that_is_not_finite_without_a_skip_is_looked_into_with_the_next_step(tmp_path: Path) -> None:
     def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
         return loss + (loss.detach() * NAN if step >= 3 else 0)
 
-    told = train(normal, tmp_path, spoil=spoil)
-    assert [0.0] * 8 == told.rows.scalar("skipped").tolist()
-    assert [(4, "forward", "", "hooks")] == origins(told)
+    recorded = train(normal, tmp_path, spoil=spoil)
+    assert [0.0] * 8 == recorded.rows.scalar("skipped").tolist()
+    assert [(4, "forward", "", "hooks")] == origins(recorded)
 
 
 def test_in_backward_the_module_itself_is_named_by_hooks(tmp_path: Path) -> None:
-    told = train(lambda: _with_overflow(4), tmp_path)
-    assert [(2, "backward", "4", "hooks")] == origins(told)
-    (found,) = told.of("origin.found")
+    recorded = train(lambda: _with_overflow(4), tmp_path)
+    assert [(2, "backward", "4", "hooks")] == origins(recorded)
+    (found,) = recorded.of("origin.found")
     assert ("Overflow", "OverflowingBackward", "backward") == (found["class"], found["op"], found["direction"])
     assert found["absmax"] > 0
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_loss_that_is_not_finite_behind_a_finite_model_is_told_as_such(name: str, tmp_path: Path) -> None:
-    told = train(NETWORKS[name], tmp_path, spoil=lambda step, loss: loss * NAN if step >= 3 else loss)
-    assert [(4, "forward", "", "hooks")] == origins(told)
-    assert "loss" == told.of("origin.found")[0]["op"]
+    recorded = train(NETWORKS[name], tmp_path, spoil=lambda step, loss: loss * NAN if step >= 3 else loss)
+    assert [(4, "forward", "", "hooks")] == origins(recorded)
+    assert "loss" == recorded.of("origin.found")[0]["op"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, None])
 def test_without_a_scaler_a_loss_that_is_not_finite_is_looked_into(dtype: Any, tmp_path: Path) -> None:
-    told = train(normal, tmp_path, dtype=dtype, spoil=lambda step, loss: loss * NAN if step == 3 else loss)
-    assert [(4, "weights", "first", "hooks")] == origins(told)
+    recorded = train(normal, tmp_path, dtype=dtype, spoil=lambda step, loss: loss * NAN if step == 3 else loss)
+    assert [(4, "weights", "first", "hooks")] == origins(recorded)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_healthy_run_tells_nothing_and_its_masks_are_no_origin(name: str, tmp_path: Path) -> None:
-    told = train(NETWORKS[name], tmp_path)
-    assert [] == [event for _, event, _ in told.events if event.startswith(("origin.", "activation."))]
+    recorded = train(NETWORKS[name], tmp_path)
+    assert [] == [event for _, event, _ in recorded.events if event.startswith(("origin.", "activation."))]
 
 
 class Scores(torch.nn.Module):
@@ -179,9 +179,9 @@ def test_a_mask_is_not_named_for_a_nan_that_is_born_behind_it(tmp_path: Path) ->
     def before(step: int, network: Network) -> None:
         network.model.get_submodule("mask").diagonal = 0 if step >= 3 else 1  # type: ignore[assignment]
 
-    told = train(lambda: Network(Scores(), (torch.randn(5, 5),), {}, "first"), tmp_path, before=before)
-    assert [(4, "forward", "softmax", "hooks")] == origins(told)
-    assert "SoftmaxBackward0" == told.of("origin.found")[0]["op"]
+    recorded = train(lambda: Network(Scores(), (torch.randn(5, 5),), {}, "first"), tmp_path, before=before)
+    assert [(4, "forward", "softmax", "hooks")] == origins(recorded)
+    assert "SoftmaxBackward0" == recorded.of("origin.found")[0]["op"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -210,8 +210,8 @@ def test_peaks_name_the_modules_nearest_to_the_largest_float16(tmp_path: Path) -
             layer = network.model.get_submodule("body")
             layer.register_forward_hook(lambda module, args, output: output * 0 + 32752)
 
-    told = train(convolutions, tmp_path, before=before, spoil=lambda step, loss: loss * NAN if step == 0 else loss)
-    (peaks,) = told.of("activation.peaks")
+    recorded = train(convolutions, tmp_path, before=before, spoil=lambda step, loss: loss * NAN if step == 0 else loss)
+    (peaks,) = recorded.of("activation.peaks")
     assert {"module": "body", "absmax": 32752.0, "share": 0.5} in peaks["modules"]
     shares = [peak["share"] for peak in peaks["modules"]]
     assert sorted(shares, reverse=True) == shares

@@ -53,8 +53,8 @@ def test_what_happens_once_is_named_by_replay_and_the_run_ends_in_the_same_bits(
 
 
 def test_without_the_wish_nothing_is_kept_or_run_again(tmp_path: Path) -> None:
-    told = train(normal, tmp_path, before=_once(3))
-    assert [] == origins(told)
+    recorded = train(normal, tmp_path, before=_once(3))
+    assert [] == origins(recorded)
 
 
 def test_inputs_are_let_go_when_the_optimizer_has_stepped(tmp_path: Path) -> None:
@@ -273,10 +273,10 @@ def test_a_refusal_is_told_once(tmp_path: Path) -> None:
             original = network.model.forward
             network.model.forward = lambda *args: original(*args)
 
-    told = train(
+    recorded = train(
         normal, tmp_path, before=before, spoil=lambda step, loss: loss * math.nan if step > 2 else loss, replay=True
     )
-    assert ["replay: patched"] == [data["reason"] for data in told.of("origin.unknown")]
+    assert ["replay: patched"] == [data["reason"] for data in recorded.of("origin.unknown")]
 
 
 def test_what_went_in_is_to_blame_before_any_module() -> None:

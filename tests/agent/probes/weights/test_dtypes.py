@@ -139,12 +139,12 @@ def test_a_dtype_or_a_group_that_changes_is_told_again(tmp_path: Path) -> None:
         if step == 700:
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(7))]})
 
-    told = _census(
+    recorded = _census(
         tmp_path, _linear(), lambda parameters: torch.optim.SGD(parameters, lr=0.01), steps=1010, between=between
     )
-    assert [0, 499, 999] == [step for step, _ in told]
+    assert [0, 499, 999] == [step for step, _ in recorded]
     assert [{"float32": 15}, {"bfloat16": 15}, {"bfloat16": 15, "float32": 7}] == [
-        data["parameters"] for _, data in told
+        data["parameters"] for _, data in recorded
     ]
 
 
@@ -157,8 +157,8 @@ def test_state_that_was_loaded_in_another_dtype_is_told(tmp_path: Path) -> None:
             model.to(torch.bfloat16)
             optimizer.load_state_dict(saved.state_dict())
 
-    told = _census(tmp_path, _linear(), between=between)
-    assert [(0, {}), (0, {"float32": 30}), (1, {"bfloat16": 30})] == [(step, data["state"]) for step, data in told]
+    recorded = _census(tmp_path, _linear(), between=between)
+    assert [(0, {}), (0, {"float32": 30}), (1, {"bfloat16": 30})] == [(step, data["state"]) for step, data in recorded]
 
 
 def test_a_state_that_is_loaded_is_told_with_what_it_holds(tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_a_state_that_is_loaded_is_told_with_what_it_holds(tmp_path: Path) -> No
     optimizer.step()
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     run.close()
-    told = [event.data for event in events(stream(run.id, tmp_path)[1], "optimizer.restored")]
-    assert [({}, {}), ({"float32": 30}, {"float32": 30})] == [(data["state"], data["saved"]) for data in told]
-    assert ["AdamW", "AdamW"] == [data["optimizer"] for data in told]
+    emitted = [event.data for event in events(stream(run.id, tmp_path)[1], "optimizer.restored")]
+    assert [({}, {}), ({"float32": 30}, {"float32": 30})] == [(data["state"], data["saved"]) for data in emitted]
+    assert ["AdamW", "AdamW"] == [data["optimizer"] for data in emitted]
 
 
 def test_a_usual_run_tells_it_twice_and_a_light_one_too(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_it_is_written_when_the_step_closes_and_not_told_again_while_nothing_cha
         model.weight[1, 2] = math.inf
     step()
     optimizer.zero_grad()
-    told = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
-    assert [(1, ["weight"], 1, 1, 0)] == [(event.step, *event.data.values()) for event in told]
+    emitted = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
+    assert [(1, ["weight"], 1, 1, 0)] == [(event.step, *event.data.values()) for event in emitted]
     for _ in range(120):
         step()
     run.close()

@@ -56,12 +56,12 @@ def test_it_explains_what_it_does_not_forbid() -> None:
     slow = course(precision="bfloat16", config={**CONFIG, "lr": 0.5}, row=lambda step: {"step_seconds": 0.1})
     found = judged(slow, course())
     assert {"not-comparable", "slower-than-fp32"} == set(found)
-    (told,) = explain([("", finding) for finding in found.values()])
+    (cause,) = explain([("", finding) for finding in found.values()])
     assert ("not-comparable", ["slower-than-fp32"]) == (
-        told.finding.verdict,
-        [consequence.verdict for consequence in told.consequences],
+        cause.finding.verdict,
+        [consequence.verdict for consequence in cause.consequences],
     )
-    assert "Ammeter does not compare validation. Still compared: step time, memory and cost." in told.finding.cause
+    assert "Ammeter does not compare validation. Still compared: step time, memory and cost." in cause.finding.cause
 
 
 def test_many_are_counted_and_long_values_cut() -> None:

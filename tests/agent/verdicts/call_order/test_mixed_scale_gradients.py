@@ -63,7 +63,7 @@ def test_a_program_that_unscales_in_the_middle_of_an_accumulation_is_found_by_it
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)
         with watching(tmp_path, model, optimizer, scaler) as seen:
             train(model, optimizer, scaler, behind)
-        told = seen.findings()
-        assert (set() if behind == 3 else {"mixed-scale-gradients"}) == set(told)
-    assert (told["mixed-scale-gradients"].caller or "").endswith(line_of(train, ".backward()"))
-    assert "1 part in 1024" in told["mixed-scale-gradients"].cause
+        findings = seen.findings()
+        assert (set() if behind == 3 else {"mixed-scale-gradients"}) == set(findings)
+    assert (findings["mixed-scale-gradients"].caller or "").endswith(line_of(train, ".backward()"))
+    assert "1 part in 1024" in findings["mixed-scale-gradients"].cause

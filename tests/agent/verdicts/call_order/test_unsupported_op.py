@@ -90,9 +90,9 @@ def test_a_real_error_is_found_with_its_module_and_a_cast_keeps_it_silent(casts:
         else:
             with pytest.raises(RuntimeError, match="same dtype"):
                 model(torch.randn(4, 6))
-    told = seen.findings()
-    assert ([] if casts else ["unsupported-op"]) == list(told)
-    for finding in told.values():
+    findings = seen.findings()
+    assert ([] if casts else ["unsupported-op"]) == list(findings)
+    for finding in findings.values():
         assert "1" == finding.module
         assert (finding.caller or "").endswith(line_of(Gate.forward, "@ self.weight"))
         assert "bfloat16 and float32 together" in finding.cause

@@ -59,7 +59,7 @@ def test_a_program_that_updates_between_its_optimizers_is_found_by_its_line(tmp_
         optimizers = [torch.optim.SGD(model.parameters(), lr=1e-4) for model in models]
         with watching(tmp_path, models, optimizers, scaler) as seen:
             train(models, optimizers, scaler, between)
-        told = seen.findings()
-        assert ({"update-between-optimizers"} if between else set()) == set(told)
-    assert (told["update-between-optimizers"].caller or "").endswith(line_of(train, "# between"))
-    assert "so they count 0.5-fold" in told["update-between-optimizers"].cause
+        findings = seen.findings()
+        assert ({"update-between-optimizers"} if between else set()) == set(findings)
+    assert (findings["update-between-optimizers"].caller or "").endswith(line_of(train, "# between"))
+    assert "so they count 0.5-fold" in findings["update-between-optimizers"].cause

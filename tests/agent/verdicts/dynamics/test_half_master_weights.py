@@ -77,9 +77,9 @@ def test_real_half_weights_are_found_when_they_are_trained(frozen: bool, tmp_pat
     optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-3)
     with watching(tmp_path, model, optimizer) as seen:
         train(model, optimizer)
-    told = seen.findings()
-    assert (not frozen) == ("half-master-weights" in told)
+    findings = seen.findings()
+    assert (not frozen) == ("half-master-weights" in findings)
     if not frozen:
-        finding = told["half-master-weights"]
+        finding = findings["half-master-weights"]
         assert "This concerns 2 of its 4 tensors (0.weight, 0.bias)." in finding.cause
         assert (finding.caller or "").endswith(line_of(train, "optimizer.step"))

@@ -58,8 +58,8 @@ def test_a_real_optimizer_that_keeps_its_moments_in_half_is_named(dtype: torch.d
             model(torch.randn(5, 6)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = seen.findings()
-    assert ({"half-optimizer-state"} if dtype is torch.bfloat16 else set()) == set(told)
+    findings = seen.findings()
+    assert ({"half-optimizer-state"} if dtype is torch.bfloat16 else set()) == set(findings)
 
 
 def cast(optimizer: torch.optim.Optimizer, dtype: torch.dtype) -> None:

@@ -104,9 +104,9 @@ def test_a_real_average_is_named_in_bfloat16_and_not_in_float32(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (math.inf,) * 4)
-    told = train(tmp_path, dtype).findings()
+    findings = train(tmp_path, dtype).findings()
     if dtype is torch.float32:
-        assert {} == told
+        assert {} == findings
     else:
-        assert ["lost-updates"] == list(told)
-        assert "ema" == told["lost-updates"].evidence["copy"]
+        assert ["lost-updates"] == list(findings)
+        assert "ema" == findings["lost-updates"].evidence["copy"]

@@ -123,10 +123,10 @@ def test_a_real_run_that_steps_on_differences_of_gradients_is_named(
             torch.nn.functional.mse_loss(model(data[batch]), target[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-    told = seen.findings()
-    assert (["sign-flip"] if broken else []) == list(told)
+    findings = seen.findings()
+    assert (["sign-flip"] if broken else []) == list(findings)
     if broken:
-        assert 80 <= told["sign-flip"].first_step <= 100
+        assert 80 <= findings["sign-flip"].first_step <= 100
 
 
 def step_on_differences(model: torch.nn.Module) -> None:

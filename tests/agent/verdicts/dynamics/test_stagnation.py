@@ -98,9 +98,9 @@ def test_it_is_what_came_of_a_clip_before_unscaling() -> None:
     stream.event("usage.clip_before_unscale", caller="train.py:120", max_norm=1.0, scale=65536.0)
     for _ in range(300):
         stream.good(65536, loss=4.8, update_ratio=1e-7)
-    (told,) = explain([("stream", finding) for finding in findings(stream).values()])
-    assert "clip-before-unscale" == told.finding.verdict
-    assert ["stagnation"] == [consequence.verdict for consequence in told.consequences]
+    (cause,) = explain([("stream", finding) for finding in findings(stream).values()])
+    assert "clip-before-unscale" == cause.finding.verdict
+    assert ["stagnation"] == [consequence.verdict for consequence in cause.consequences]
 
 
 def test_it_is_told_once() -> None:

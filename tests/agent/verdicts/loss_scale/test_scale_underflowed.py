@@ -76,8 +76,8 @@ def test_a_real_scaler_without_an_inverse_poisons_the_weights_in_one_step(tmp_pa
             scaler.update()
             optimizer.zero_grad()
     assert not torch.isfinite(model.weight).any()
-    told = seen.findings()
-    assert (0, 1) == (told["scale-underflowed"].first_step, told["scale-underflowed"].evidence["steps_applied"])
-    causes = explain([("stream", finding) for finding in told.values()])
+    findings = seen.findings()
+    assert (0, 1) == (findings["scale-underflowed"].first_step, findings["scale-underflowed"].evidence["steps_applied"])
+    causes = explain([("stream", finding) for finding in findings.values()])
     assert ["scale-underflowed"] == [cause.finding.verdict for cause in causes]
-    assert math.isclose(2.0**-130, told["scale-underflowed"].evidence["scale"])
+    assert math.isclose(2.0**-130, findings["scale-underflowed"].evidence["scale"])

@@ -109,11 +109,11 @@ def test_a_layer_outside_autocast_is_found_in_a_real_run(wrong: bool, tmp_path: 
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = seen.findings()
+    findings = seen.findings()
     if not wrong:
-        assert {} == told
+        assert {} == findings
         return
-    finding = told["fp32-fallback"]
+    finding = findings["fp32-fallback"]
     assert ("second", 1) == (finding.module, finding.first_step)
     assert (finding.caller or "").endswith(line_of(Doubtful.forward, "self.second(x.float())"))
     assert "33 % of the matrix FLOPs of a forward pass run in float32 instead of bfloat16" in finding.cause

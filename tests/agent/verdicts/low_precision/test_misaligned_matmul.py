@@ -83,8 +83,8 @@ def test_an_odd_vocabulary_is_found_in_a_real_run(words: int, expected: set[str]
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = seen.findings()
-    assert expected == set(told)
-    for finding in told.values():
+    findings = seen.findings()
+    assert expected == set(findings)
+    for finding in findings.values():
         assert ("2", [333]) == (finding.module, finding.evidence["sizes"])
         assert "Pad 333 to 336 in 2" in finding.fix

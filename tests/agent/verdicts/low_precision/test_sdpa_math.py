@@ -82,8 +82,8 @@ def run(folder: Path, model: torch.nn.Module, **autocast: Any) -> tuple[dict[str
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = [(event.data["module"], event.data["reason"]) for event in seen.events("kernel.fallback")]
-    return seen.findings(), told
+    emitted = [(event.data["module"], event.data["reason"]) for event in seen.events("kernel.fallback")]
+    return seen.findings(), emitted
 
 
 def test_on_the_cpu_the_math_path_is_seen_and_no_finding(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ def train(folder: Path, eps: float, dtype: torch.dtype) -> Seen:
 
 
 def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path: Path) -> None:
-    told = train(tmp_path, 1e-8, torch.float16).findings()
-    causes = explain([("stream", finding) for finding in told.values()])
+    findings = train(tmp_path, 1e-8, torch.float16).findings()
+    causes = explain([("stream", finding) for finding in findings.values()])
     assert "eps-underflow" == causes[0].finding.verdict
     assert 0 == causes[0].finding.first_step
     assert {"nonfinite-loss", "nonfinite-weights"} <= {consequence.verdict for consequence in causes[0].consequences}
@@ -70,5 +70,5 @@ def test_a_real_run_in_float16_has_one_cause_although_everything_is_nan(tmp_path
 
 def test_an_eps_that_the_dtype_holds_keeps_it_silent(tmp_path: Path) -> None:
     for name, eps, dtype in (("raised", 1e-4, torch.float16), ("bf16", 1e-8, torch.bfloat16), ("32", 1e-8, None)):
-        told = train(tmp_path / name, eps, dtype or torch.float32).findings()
-        assert "eps-underflow" not in told
+        findings = train(tmp_path / name, eps, dtype or torch.float32).findings()
+        assert "eps-underflow" not in findings

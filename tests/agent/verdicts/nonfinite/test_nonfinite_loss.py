@@ -80,8 +80,8 @@ def test_the_gradients_that_are_nan_with_it_are_no_finding_of_their_own() -> Non
 
 def test_an_argument_that_was_not_finite_is_named_with_its_micro_batch_and_sample() -> None:
     stream = warm(20).bad(65536, last=5, loss=math.nan)
-    told = {"kind": "input", "module": "", "input": "batch['image']", "micro_batch": 1, "sample": 3, "absmax": 7.5}
-    finding = found(stream.event("origin.found", **told, nans=2, infs=0, dtype="float32", confidence="inputs", since=0))
+    data = {"kind": "input", "module": "", "input": "batch['image']", "micro_batch": 1, "sample": 3, "absmax": 7.5}
+    finding = found(stream.event("origin.found", **data, nans=2, infs=0, dtype="float32", confidence="inputs", since=0))
     assert (
         "The first NaN or Inf was in the model's argument batch['image'] (micro-batch 1, sample 3, counted from 0);"
         " its finite values are at most 7.5." in finding.cause
@@ -97,8 +97,8 @@ def test_an_argument_that_was_not_finite_is_named_with_its_micro_batch_and_sampl
 
 def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
     stream = warm(20).bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
-    told = {"kind": "forward", "module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "dtype": "float16"}
-    finding = found(stream.event("origin.found", **told, direction="forward", absmax=812.0, nans=0, infs=4, since=1))
+    data = {"kind": "forward", "module": "blocks.1.fc", "class": "Linear", "op": "AddmmBackward0", "dtype": "float16"}
+    finding = found(stream.event("origin.found", **data, direction="forward", absmax=812.0, nans=0, infs=4, since=1))
     assert (
         "originated in the forward pass of blocks.1.fc (AddmmBackward0, float16), from inputs of at most 812."
         in finding.cause
@@ -110,8 +110,8 @@ def test_the_module_where_it_was_born_is_named_with_what_went_in() -> None:
 
 def test_a_loss_that_is_born_behind_the_model_is_told_as_such() -> None:
     stream = warm(20).good(65536, loss=math.nan)
-    told = {"kind": "forward", "module": "", "op": "loss", "direction": "forward", "absmax": 3.25}
-    finding = found(stream.event("origin.found", **told, confidence="hooks", since=0))
+    data = {"kind": "forward", "module": "", "op": "loss", "direction": "forward", "absmax": 3.25}
+    finding = found(stream.event("origin.found", **data, confidence="hooks", since=0))
     assert "The model's outputs are finite, at most 3.25: the NaN or Inf comes from the targets" in finding.cause
     assert "a mean over no targets" in finding.fix
 
@@ -138,8 +138,8 @@ def test_weights_that_were_not_finite_before_are_not_called_unharmed() -> None:
 def test_weights_that_the_step_itself_poisoned_are_no_cause_of_it() -> None:
     stream = warm(scale=None).bad(last=5, loss=math.nan).bad(last=5, loss=math.nan)
     stream.event("weights.nonfinite", tensors=["embed.weight"], count=6, elements=9, last_finite=39)
-    told = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "op": "EmbeddingBackward0", "since": 1}
-    finding = found(stream.event("origin.found", **told))
+    data = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "op": "EmbeddingBackward0", "since": 1}
+    finding = found(stream.event("origin.found", **data))
     assert "since then the weights contain NaN or Inf, embed.weight among them." in finding.cause
     assert "contained NaN or Inf before" not in finding.cause
 

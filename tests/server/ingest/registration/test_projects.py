@@ -85,8 +85,8 @@ def test_two_projects_that_use_one_run_id_have_a_run_each(place: Place) -> None:
     assert ([ours.run], [derived]) == (place.lies(ours), place.lies(theirs))
     for whose, named, run in (("ours", "of us", ours.run), ("theirs", "of them", derived)):
         for asked in {ours.run, run}:
-            told = place.get(f"/api/v1/runs/{asked}", whose).json()
-            assert (run, ours.run, named, whose) == tuple(told[n] for n in ("id", "external_id", "name", "project"))
+            document = place.get(f"/api/v1/runs/{asked}", whose).json()
+            assert (run, ours.run, named, whose) == tuple(document[n] for n in ("id", "external_id", "name", "project"))
         listed = place.get("/api/v1/runs", whose).json()["items"]
         assert [run] == [run_item["id"] for run_item in listed if run_item["external_id"] == ours.run]
         both = {run_id: place.get(f"/api/v1/runs/{run_id}", "all").json()["name"] for run_id in (ours.run, derived)}

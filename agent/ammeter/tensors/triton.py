@@ -133,7 +133,7 @@ def read_chunks(
     tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
     tl.store(row + 2, nans.to(tl.float64))
     tl.store(row + 3, infs.to(tl.float64))
-    tl.store(row + 4, (zeros - (full_blocks + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end counted as zeros
+    tl.store(row + 4, (zeros - (full_blocks + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end are zeros
     tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
     tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
     tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))

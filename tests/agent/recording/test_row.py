@@ -74,7 +74,7 @@ def test_a_scalar_beyond_float32_is_infinite() -> None:
 
 def test_a_row_is_ready_when_everything_has_arrived() -> None:
     class Later:
-        here = arrived = False
+        on_host = arrived = False
 
         def ready(self) -> bool:
             return self.arrived

@@ -20,7 +20,7 @@ from tests.agent.training import stream
 class Number:
     """A number on its way from a device; the test says when it is there."""
 
-    here = False
+    on_host = False
 
     def __init__(self) -> None:
         self.there = False

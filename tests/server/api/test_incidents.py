@@ -69,9 +69,7 @@ def test_who_was_told_and_how_that_went_is_shown(tmp_path: Path) -> None:
     with serving(tmp_path, notify=("json://127.0.0.1:9/",)) as client:
         _, incident = broken(client)
         path = f"{API}/{incident['id']}/deliveries"
-        (failed,) = wait_until(
-            lambda: [delivery for delivery in client.get(path).json()["items"] if delivery["error"]]
-        )
+        (failed,) = wait_until(lambda: [delivery for delivery in client.get(path).json()["items"] if delivery["error"]])
         assert 404 == client.get(f"{API}/{incident['run']}.nothing.1/deliveries").status_code
     assert failed["channel"].startswith("json-")
     assert ("opened", "pending", None) == (failed["kind"], failed["state"], failed["sent"])

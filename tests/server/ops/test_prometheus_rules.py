@@ -200,9 +200,9 @@ def _fired(alert: Alert, run: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*(verdict.id for verdict in ALL), *OF_ALERTS])
 def test_every_alert_says_the_first_three_steps_of_its_runbook_itself(name: str) -> None:
-    annotations = alerts_in(rule_file())[alert_name(name)]["annotations"]["first_steps"]
-    assert ["1. ", "2. ", "3. "] == [line[:3] for line in annotations.splitlines()]
-    assert not re.search(r"`|\*\*|\]\(|…$", annotations)
+    first_steps = alerts_in(rule_file())[alert_name(name)]["annotations"]["first_steps"]
+    assert ["1. ", "2. ", "3. "] == [line[:3] for line in first_steps.splitlines()]
+    assert not re.search(r"`|\*\*|\]\(|…$", first_steps)
 
 
 def test_runbooks_may_lie_elsewhere_than_the_collector(tmp_path: Path) -> None:

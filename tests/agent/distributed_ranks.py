@@ -224,8 +224,8 @@ def environment(name: str, agree: bool, disabled: bool) -> Iterator[None]:
         data["AMMETER_RUN_ID"] = str(run_id(name))
     os.environ.update(data)
     yield
-    for each in data:
-        del os.environ[each]
+    for variable in data:
+        del os.environ[variable]
 
 
 def run_id(name: str) -> uuid.UUID:
@@ -264,7 +264,9 @@ def whole_norms(plan: Plan) -> dict[str, float]:
     model = Model()
     for rank in range(distributed.get_world_size()):
         (loss_of(model, plan, 0, rank) / distributed.get_world_size()).backward()  # type: ignore[no-untyped-call]
-    return {name: float(each.grad.norm()) for name, each in model.named_parameters() if each.grad is not None}
+    return {
+        name: float(parameter.grad.norm()) for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
 
 
 def collectives() -> list[str]:
@@ -275,7 +277,7 @@ def collectives() -> list[str]:
 
 def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: Any) -> str:
     """Of this rank's weights, optimizer state, scaler and random numbers, to the last bit."""
-    tensors = [*model.parameters(), *(each for slots in optimizer.state.values() for each in slots.values())]
+    tensors = [*model.parameters(), *(tensor for slots in optimizer.state.values() for tensor in slots.values())]
     seen = hashlib.sha256(repr(scaler.state_dict() if scaler else "").encode())
     for each in (*tensors, torch.get_rng_state()):
         local = getattr(each, "_local_tensor", each).detach().contiguous()

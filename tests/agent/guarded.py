@@ -54,7 +54,7 @@ class Outcome:
 
     def actions(self, guard: str = "") -> list[tuple[str, int]]:
         """(action, step) of what guards did."""
-        return [(each["action"], each["step"]) for each in self.told if guard in ("", each["guard"])]
+        return [(action["action"], action["step"]) for action in self.told if guard in ("", action["guard"])]
 
 
 def train(
@@ -88,7 +88,7 @@ def train(
         run.close()
     found.state = _bits(net, stepper, scales)
     if folder:
-        found.told = [each.data for each in events(stream(run.id, folder)[1], "guard.acted")]
+        found.told = [event.data for event in events(stream(run.id, folder)[1], "guard.acted")]
     return found
 
 
@@ -113,8 +113,8 @@ def _step(run: ammeter.Run, net: Net, optimizer: Any, scaler: Any, dtype: torch.
 def _bits(net: Net, optimizer: Any, scaler: Any) -> list[bytes]:
     tensors = [*net.state_dict().values(), torch.get_rng_state()]
     for slots in optimizer.state_dict()["state"].values():
-        tensors += [each for each in slots.values() if isinstance(each, torch.Tensor)]
-    return [*(each.detach().numpy().tobytes() for each in tensors), repr(scaler and scaler.state_dict()).encode()]
+        tensors += [tensor for tensor in slots.values() if isinstance(tensor, torch.Tensor)]
+    return [*(tensor.detach().numpy().tobytes() for tensor in tensors), repr(scaler and scaler.state_dict()).encode()]
 
 
 def poison(at: int) -> Callable[[int, Net, Any, Any], None]:

@@ -57,8 +57,10 @@ def train(folder: Path, rank: int, *, sharded: bool) -> dict[str, Any]:
         scaler.update()
         scales.append(scaler.get_scale())
     run.close()
-    bits = hashlib.sha256(b"".join(shard(each).detach().numpy().tobytes() for each in model.parameters())).hexdigest()
-    finite = all(bool(torch.isfinite(shard(each)).all()) for each in model.parameters())
+    bits = hashlib.sha256(
+        b"".join(shard(parameter).detach().numpy().tobytes() for parameter in model.parameters())
+    ).hexdigest()
+    finite = all(bool(torch.isfinite(shard(parameter)).all()) for parameter in model.parameters())
     return {"scales": scales, "bits": bits, "finite": finite, "run": run.id, "loss": math.isfinite(float(loss))}
 
 

@@ -51,7 +51,7 @@ def test_hostile_numbers_are_read_as_numpy_reads_them(case: int, dtype: torch.dt
 
 
 def test_tensors_of_all_kinds_are_read_together_and_keep_their_order(reader: Device) -> None:
-    tensors = [each for case in range(len(HOSTILE)) for dtype in FLOATS for each in hostile(dtype)[case : case + 1]]
+    tensors = [tensor for case in range(len(HOSTILE)) for dtype in FLOATS for tensor in hostile(dtype)[case : case + 1]]
     assert_same(reference(tensors), reader.read(tensors).numpy())
 
 
@@ -107,7 +107,7 @@ def test_memory_is_allocated_when_the_looks_change_and_not_in_each_step(reader: 
 def test_an_address_that_changes_is_followed_in_the_same_memory(reader: Device) -> None:
     kept = [torch.full((10,), float(at)) for at in range(5)]
     assert [at * np.sqrt(10) for at in range(5)] == pytest.approx(
-        [float(reader.read([each])[0, NORM]) for each in kept], rel=1e-12
+        [float(reader.read([tensor])[0, NORM]) for tensor in kept], rel=1e-12
     )
 
 
@@ -146,9 +146,9 @@ def test_a_tensor_whose_memory_was_given_back_is_refused_and_not_read(reader: De
     tensor = torch.ones(40)
     reader.read([tensor])
     tensor.untyped_storage().resize_(0)
-    for each in (reader, Device()):
+    for kernel_reader in (reader, Device()):
         with pytest.raises(ValueError, match="has no memory"):
-            each.read([tensor])
+            kernel_reader.read([tensor])
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]

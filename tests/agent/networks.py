@@ -200,11 +200,11 @@ def train(
             scaler.update()
     finally:
         run.close()
-    state = [each.tolist() for each in network.model.state_dict().values()]
-    state += [torch.get_rng_state().tolist(), *(each.grad.tolist() for each in network.model.parameters())]  # type: ignore[union-attr]
+    state = [tensor.tolist() for tensor in network.model.state_dict().values()]
+    state += [torch.get_rng_state().tolist(), *(parameter.grad.tolist() for parameter in network.model.parameters())]  # type: ignore[union-attr]
     if folder is None:
         return Told(state, [], None)
     rows, frames = stream(run.id, folder)
     emitted = [(frame.step, frame.name, frame.data) for frame in frames if type(frame).__name__ == "Event"]
-    assert [] == [each for each in emitted if each[1] == "probe.failed"]
+    assert [] == [event for event in emitted if event[1] == "probe.failed"]
     return Told(state, emitted, rows)

@@ -46,7 +46,7 @@ def judged(run: RunHistory, baseline: RunHistory, **more: Any) -> dict[str, Find
     """What the verdicts that compare runs conclude."""
     answer = verdicts.judge_runs(RunComparison(run, baseline, **more))
     assert {} == answer.faults
-    return {each.verdict: each for each in answer.findings}
+    return {finding.verdict: finding for finding in answer.findings}
 
 
 def check_words(finding: Finding) -> None:

@@ -68,9 +68,9 @@ class Ended:
 
     def streams(self) -> list[list[Any]]:
         """The frames of each stream that the program wrote."""
-        folders = [each for run in sorted(self.folder.glob("*")) for each in journal.streams(run)]
-        assert [] == [each for each in folders if journal.is_alive(each)]
-        return [[entry.frame for entry in journal.read(each)] for each in folders]
+        folders = [stream for run in sorted(self.folder.glob("*")) for stream in journal.streams(run)]
+        assert [] == [folder for folder in folders if journal.is_alive(folder)]
+        return [[entry.frame for entry in journal.read(folder)] for folder in folders]
 
     def at(self, folder: Path) -> Ended:
         """The same, its journal looked for in another folder."""

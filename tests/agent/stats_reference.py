@@ -60,7 +60,7 @@ def random_bits(dtype: torch.dtype, count: int, seed: int) -> torch.Tensor:
 
 def reference(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
     """float64[n, COLUMNS]"""
-    return np.array([_row(each.double().numpy().reshape(-1)) for each in tensors], np.float64).reshape(-1, COLUMNS)
+    return np.array([_row(tensor.double().numpy().reshape(-1)) for tensor in tensors], np.float64).reshape(-1, COLUMNS)
 
 
 def _row(values: npt.NDArray[np.float64]) -> list[float]:
@@ -91,8 +91,8 @@ def assert_same(expected: npt.NDArray[np.float64], found: npt.NDArray[np.float64
 def spectrum_reference(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.int64]:
     """int64[BINS] of every element."""
     found = np.zeros(BINS, np.int64)
-    for each in tensors:
-        values = each.double().numpy().reshape(-1)
+    for tensor in tensors:
+        values = tensor.double().numpy().reshape(-1)
         finite = values[np.isfinite(values) & (values != 0)]
         exponents = np.frexp(finite)[1].astype(np.int64) - 1
         found += np.bincount(np.clip(exponents, LOWEST, HIGHEST) - LOWEST, minlength=BINS)

@@ -71,8 +71,8 @@ class Stream:
         """Stats of a full reading with these shares of every tensor."""
         numel = [tensor.numel for tensor in self.schema.tensors]
         return {
-            "grad.zeros": [round(zeros * each) for each in numel],
-            "grad.subnormals": [round(subnormals * each) for each in numel],
+            "grad.zeros": [round(zeros * elements) for elements in numel],
+            "grad.subnormals": [round(subnormals * elements) for elements in numel],
             "grad.fp16_grid": [grid] * len(numel),
             "grad.absmax": [0.1] * len(numel),
         }
@@ -86,7 +86,7 @@ class Stream:
         stats: dict[str, Sequence[float]] = {
             "grad.norm": [np.inf if inf and hit else np.nan if hit else 0.4 for hit in broken],
             "grad.nans": [
-                float(0 if inf else each if hit else ABSENT) for each, hit in zip(numel, broken, strict=True)
+                float(0 if inf else elements if hit else ABSENT) for elements, hit in zip(numel, broken, strict=True)
             ],
             "grad.infs": [float(inf if hit else ABSENT) for hit in broken],
         }
@@ -139,8 +139,8 @@ def judged(
     states: dict[str, bytes] = {}
     findings: dict[str, Finding] = {}
     ticks = [view(stream.schema, (), tick=tick)] if tick else []
-    for each in (*views(stream.frames, cuts), *ticks):
-        answer = verdicts.judge(states, each)
+    for entry in (*views(stream.frames, cuts), *ticks):
+        answer = verdicts.judge(states, entry)
         assert {} == answer.faults
         states = answer.states
         findings |= {finding.verdict: finding for finding in answer.findings}

@@ -141,19 +141,19 @@ def _update(model: Model, optimizer: Any, scaler: Any, recipe: Recipe) -> float:
 
 
 def _everything(model: Model, optimizer: Any, scaler: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {f"model.{name}": _bytes(each) for name, each in model.state_dict().items()}
+    state: dict[str, Any] = {f"model.{name}": _bytes(tensor) for name, tensor in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer.{number}.{name}": _bytes(each) for name, each in slots.items()}
+        state |= {f"optimizer.{number}.{name}": _bytes(tensor) for name, tensor in slots.items()}
     state["scaler"] = repr(scaler.state_dict()) if scaler else ""
     state["rng"] = _bytes(torch.get_rng_state())
     return state
 
 
-def _bytes(each: Any) -> bytes:
+def _bytes(tensor: Any) -> bytes:
     return (
-        bytes(np.ascontiguousarray(each.detach().numpy()).tobytes())
-        if isinstance(each, torch.Tensor)
-        else repr(each).encode()
+        bytes(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
+        if isinstance(tensor, torch.Tensor)
+        else repr(tensor).encode()
     )
 
 

@@ -10,7 +10,7 @@ from ammeter._version import __version__
 USAGE = """usage: ammeter COMMAND ...
 
   run -- COMMAND                 run a command and watch the training in it; the script stays unchanged
-  report PATH [--baseline RUN]   diagnose a run from its journal: findings with cause and fix; needs no server
+  report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
   ship DIR [--url URL]           send the journals in DIR to a collector

@@ -26,7 +26,7 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
         NoJournal: the path is not a folder, or contains no journal.
     """
     if not path.is_dir():
-        raise NoJournal(f"{str(path)!r} is not a folder; pass AMMETER_DIR, a run's folder or a stream's folder")
+        raise NoJournal(f"{str(path)!r} is not a folder; pass the journal that `ammeter run` prints, or AMMETER_DIR")
     if (path / "alive").exists() or journal.streams(path):
         return [path]
     runs = sorted((run for run in path.iterdir() if run.is_dir() and journal.streams(run)), key=_start)

@@ -156,7 +156,7 @@ def _exec(command: list[str]) -> int:
 def _report_not_started(command: Sequence[str], error: OSError) -> int:
     reason = error.strerror or str(error)
     not_found = isinstance(error, FileNotFoundError)
-    remedy = "pass a program, or a script that ends in .py" if not_found else f"try: chmod +x {command[0]}"
+    remedy = "check its path" if not_found else f"try: chmod +x {command[0]}"
     supervisor.print_line(f"ammeter run: {command[0]!r} cannot be started: {reason}; {remedy}")
     return EXIT_NOT_FOUND if not_found else EXIT_NOT_RUNNABLE
 
@@ -178,11 +178,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="config of the run, a file in JSON, TOML or YAML (default: the options of the script)",
     )
-    parser.add_argument("--preset", choices=PRESETS, help="how much is read")
+    parser.add_argument("--preset", choices=PRESETS, help="how much is read (default: default)")
     parser.add_argument("--budget", type=float, help="share of step time that readings may use, such as 0.01")
     parser.add_argument("--profile", action="store_true", help="record the kernels of five steps, after 20 steps")
     parser.add_argument(
-        "--silence", action="append", default=[], metavar="VERDICT", help="report no findings of this verdict"
+        "--silence", action="append", default=[], metavar="VERDICT", help="list this verdict only as silenced"
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="such as: python train.py, torchrun ..."

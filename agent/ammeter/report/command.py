@@ -75,7 +75,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         help="write a Markdown document for an incident review; - or nothing for standard output",
     )
     parser.add_argument(
-        "--silence", action="append", default=[], type=verdict_ids, metavar="VERDICT", help="omit this verdict"
+        "--silence",
+        action="append",
+        default=[],
+        type=verdict_ids,
+        metavar="VERDICT",
+        help="list this verdict only as silenced",
     )
     parser.add_argument("--all", action="store_true", help="report every run in the folder, oldest first")
     return parser.parse_args(argv)

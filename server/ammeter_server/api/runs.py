@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from fastapi import APIRouter, Response
 
+from ammeter.wire.ranks import lives
 from ammeter_server.auth.project_access import Project, unknown_run
 from ammeter_server.config.prices import Prices
 from ammeter_server.context import AppContext, ContextDep
@@ -17,6 +18,7 @@ from ammeter_server.curves.run_axis import ALONE, RunAxis, RunLife
 from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import runs as query
+from ammeter_server.db.queries.steps.sources import life_of
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.runs import cost, devices
 from ammeter_server.runs.devices import Device
@@ -159,11 +161,11 @@ def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Ro
 def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: Sequence[Row[Any]]) -> RunAxis:
     """The step axis of the run.
 
-    Most runs have one stream, whose steps are the steps of the run.
+    The steps of a run with one attempt are its own; only restarted and continued runs are read further.
     """
-    has_several_streams = sum(stream.role == "rank" for stream in streams) > 1
+    attempts = lives(life_of(stream) for stream in streams if stream.role == "rank")
     follows = bool((row.environment or {}).get("continues"))
-    return context.axes.of(context.store, row.id, connection) if has_several_streams or follows else ALONE
+    return context.axes.of(context.store, row.id, connection) if len(attempts) > 1 or follows else ALONE
 
 
 def to_response(

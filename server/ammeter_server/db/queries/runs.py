@@ -17,6 +17,7 @@ STREAM_COLUMNS = (
     streams.c.id,
     streams.c.role,
     streams.c.rank,
+    streams.c.world_size,
     streams.c.host,
     streams.c.started,
     streams.c.last_step,

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from ammeter.wire.ranks import Life
 from ammeter_server.db.step_tables import chunks, segments
 from ammeter_server.db.tables import streams
+
+LIFE_COLUMNS = (
+    streams.c.id,
+    streams.c.rank,
+    streams.c.world_size,
+    streams.c.started,
+    streams.c.last_step_time,
+    streams.c.bye,
+    streams.c.bye_reason,
+)
+"""The columns that group streams into attempts."""
 
 
 class Source(NamedTuple):
@@ -63,10 +74,14 @@ def change_marks(connection: Connection, run: str, sources: Sequence[Source]) ->
 
 def stored_lives(connection: Connection, run: str) -> list[Life]:
     """Returns the run's streams with steps, with the times that group them into attempts."""
-    start = (streams.c.id, streams.c.rank, streams.c.world_size, streams.c.started)
-    end = (streams.c.last_step_time, streams.c.bye, streams.c.bye_reason)
-    query = select(*start, *end).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
-    return [Life(*row[:4], _ended(row.started, *row[4:])) for row in connection.execute(query)]
+    query = select(*LIFE_COLUMNS).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
+    return [life_of(row) for row in connection.execute(query)]
+
+
+def life_of(stream: Row[Any]) -> Life:
+    """Converts a row that has LIFE_COLUMNS."""
+    ended = _ended(stream.started, stream.last_step_time, stream.bye, stream.bye_reason)
+    return Life(stream.id, stream.rank, stream.world_size, stream.started, ended)
 
 
 def _ended(started: int, last_step_time: int | None, bye: Mapping[str, Any], reason: str | None) -> int | None:

@@ -4,9 +4,9 @@ All callbacks together would cost a short step several percent. On the fast path
 the other callbacks are paused. At the first sign of a fault all of them are active again within the same call, with the
 same knowledge of the step as if it had not used the fast path.
 
-Cost of watching a step of about 2 ms, in CPU time as a share of the bare step: 10 % with the fast path, 18 % without it
-(the first 600 steps of a float16 run, on a machine with other load; docs/decisions/0022). `python -m
-bench.agent.fast_path` measures both; the fast path is worth its code while it saves at least 3 %.
+Cost of watching a step of 2.8 ms, as a share of the bare step: 3.0 to 4.2 % with the fast path, 9.9 to 13.1 % without
+it (bench/results/fast_path.md). `python -m bench.agent.fast_path` measures both; the fast path is worth its code while
+it saves at least 3 %.
 
 The rest of the agent uses FastPath and FastStep only. A probe may define these methods, each of them optional:
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Select, select
 
 from ammeter.wire.ranks import Life
 from ammeter_server.db.step_tables import chunks, segments
@@ -74,8 +74,8 @@ def change_marks(connection: Connection, run: str, sources: Sequence[Source]) ->
 
 def stored_lives(connection: Connection, run: str) -> list[Life]:
     """Returns the run's streams with steps, with the times that group them into attempts."""
-    query = select(*LIFE_COLUMNS).where(streams.c.run == run, streams.c.role == "rank", streams.c.schema.is_not(None))
-    return [life_of(row) for row in connection.execute(query)]
+    of_ranks: Select[Any] = select(*LIFE_COLUMNS).where(streams.c.run == run, streams.c.role == "rank")
+    return [life_of(row) for row in connection.execute(of_ranks.where(streams.c.schema.is_not(None)))]
 
 
 def life_of(stream: Row[Any]) -> Life:

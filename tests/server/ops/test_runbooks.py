@@ -14,10 +14,10 @@ from ammeter_server.ops import runbooks
 from tests.server.feeding import serving
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     token = "0123456789abcdef0123456789abcdef"
-    with serving(tmp_path, token=token) as client:
+    with serving(tmp_path_factory.mktemp("collector"), token=token) as client:
         yield client
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.compat.release import DATABASE, DUMP, Installation, install
@@ -30,8 +29,8 @@ def copy_database(
     if request.param == "sqlite":
         yield lambda: copy_file(tmp_path_factory.mktemp("database"))
     else:
-        with postgresql() as server:
-            yield lambda: restore(server)
+        with ExitStack() as databases:
+            yield lambda: restore(databases.enter_context(postgresql(migrated=False)))
 
 
 def copy_file(folder: Path) -> str:
@@ -39,11 +38,7 @@ def copy_file(folder: Path) -> str:
     return f"sqlite:///{folder / 'collector.db'}"
 
 
-def restore(server: str) -> str:
-    name = f"copy_{uuid.uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    url = server.replace("/postgres?", f"/{name}?")
+def restore(url: str) -> str:
     command = [need("psql"), "--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--file", str(DUMP), url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

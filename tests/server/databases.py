@@ -1,6 +1,7 @@
 """Databases for one test: PostgreSQL in a temporary folder, reached by socket, and SQLite.
 
-Both are copies of a template that each worker creates once: initdb takes a second, the migrations of a file 50 ms.
+Both are copies of a template that each worker creates once: initdb takes a second, and so do a start of PostgreSQL and
+its migrations; the migrations of a file take 50 ms.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,10 +24,18 @@ import psycopg
 from ammeter_server.db import connect, migrations
 from tests.parts import missing
 
+_TEMPLATE = "migrated"
+"""Database of the worker's PostgreSQL server with the newest schema and no rows."""
+
+_copies: set[str] = set()
+"""URLs of the copies of it."""
+
 
 def migrate(url: str) -> None:
     """Migrates an empty database; a missing SQLite file is copied from a template."""
     file = Path(url.removeprefix("sqlite:///"))
+    if url in _copies:
+        return
     if url.startswith("sqlite:///") and not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_migrated_file(), file)
@@ -53,8 +63,26 @@ def _migrated_file() -> Path:
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Yields the URL of a PostgreSQL server. Skips the test if PostgreSQL is not installed."""
+def postgresql(*, migrated: bool = True) -> Iterator[str]:
+    """Yields the URL of a PostgreSQL database with the newest schema, or without tables.
+
+    It is on a server that all tests of the worker use. Skips the test if PostgreSQL is not installed.
+    """
+    server = _shared_server()
+    name = f"of_a_test_{uuid.uuid4().hex}"
+    url = server.url_of(name)
+    server.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE if migrated else 'template1'}")
+    if migrated:
+        _copies.add(url)
+    try:
+        yield url
+    finally:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def postgresql_server() -> Iterator[str]:
+    """Yields the URL of a PostgreSQL server for one test, which changes its settings or roles."""
     with folder_of_its_own() as folder:
         server = PostgreSQL(folder)
         server.start()
@@ -62,6 +90,19 @@ def postgresql() -> Iterator[str]:
             yield server.url
         finally:
             server.stop()
+
+
+@cache
+def _shared_server() -> PostgreSQL:
+    """Starts the server of this worker, which ends with the worker."""
+    with ExitStack() as stack:
+        server = PostgreSQL(stack.enter_context(folder_of_its_own()), fsync="off")  # no test cuts its power
+        stack.callback(server.stop)
+        server.start(with_worker=True)
+        server.execute(f"CREATE DATABASE {_TEMPLATE}")
+        _migrate(server.url_of(_TEMPLATE))
+        atexit.register(stack.pop_all().close)
+    return server
 
 
 @contextmanager
@@ -92,12 +133,20 @@ class PostgreSQL:
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(["cp", "-a", "--reflink=auto", str(_cluster()), str(self._data)], check=True, timeout=60)
 
-    def start(self) -> None:
+    def url_of(self, database: str) -> str:
+        return self.url.replace("/postgres?", f"/{database}?")
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def start(self, *, with_worker: bool = False) -> None:
         """Returns when it answers.
 
-        It is a direct child, so that nothing is left after a kill.
+        It is a direct child, so that nothing is left after a kill. with_worker: also end it when this thread ends.
         """
-        command = [*_owner(), str(_program("postgres")), "-D", str(self._data), *self._settings]
+        ending = ["setpriv", "--pdeathsig=QUIT"] if with_worker and shutil.which("setpriv") else []
+        command = [*_owner(), *ending, str(_program("postgres")), "-D", str(self._data), *self._settings]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
         deadline = time.monotonic() + 60

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psycopg
 
 from ammeter.wire import codec, columns, frames
 from ammeter.wire.columns import Floats, View
 from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
-from ammeter_server.db import Store, connect, migrations
+from ammeter_server.db import Store, connect
 from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
-from tests.server.databases import postgresql
+from tests.server.databases import migrate, postgresql
 
 TENSORS = tuple(Tensor(f"t{number}", (4,), "float32") for number in range(5))
 SCHEMA = Schema(("loss", "scale"), ("grad.norm", "grad.absmax"), TENSORS)
@@ -29,25 +28,20 @@ BEGIN = 1_760_000_000 * 10**9
 
 @contextmanager
 def server(kind: str) -> Iterator[str]:
-    """The URL of a PostgreSQL without tables; "" for SQLite, which needs no server."""
+    """The URL of an empty PostgreSQL database; "" for SQLite, which needs no server."""
     with postgresql() if kind == "postgresql" else nullcontext("") as url:
         yield url
 
 
 @contextmanager
-def database(server: str, folder: Path) -> Iterator[Store]:
-    """An empty database with the newest schema, on that server or in an SQLite file."""
-    store = connect(_made_on(server) if server else f"sqlite:///{folder / 'c.db'}")
-    migrations.migrate(store)
-    yield store
-    store.close()
-
-
-def _made_on(server: str) -> str:
-    name = f"of_a_test_{uuid.uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.replace("/postgres?", f"/{name}?")
+def database(kind: str, folder: Path) -> Iterator[Store]:
+    """A database with the newest schema and no rows: "postgresql", or "sqlite" in the folder."""
+    with server(kind) as url:
+        url = url or f"sqlite:///{folder / 'c.db'}"
+        migrate(url)
+        store = connect(url)
+        yield store
+        store.close()
 
 
 def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:

@@ -12,18 +12,12 @@ from ammeter_server.__main__ import main
 from ammeter_server.cli.storage import measured
 from ammeter_server.db import Store
 from ammeter_server.maintenance.compaction import compact
-from tests.server.keeping import SCHEMA, Fed, database, numbers, server
+from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest) -> Iterator[str]:
-    with server(request.param) as url:
-        yield url
-
-
-@pytest.fixture
-def store(place: str, tmp_path: Path) -> Iterator[Store]:
-    with database(place, tmp_path) as store:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with database(request.param, tmp_path) as store:
         yield store
 
 

@@ -21,7 +21,7 @@ LONG = 24_000
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database("", tmp_path_factory.mktemp("cells")) as store:
+    with database("sqlite", tmp_path_factory.mktemp("cells")) as store:
         yield store
 
 

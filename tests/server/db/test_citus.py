@@ -69,7 +69,7 @@ PLACING = ("streams.runs_of", "streams.runs_with_stream", "deletions.of")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with database("", tmp_path) as store:
+    with database("sqlite", tmp_path) as store:
         yield store
 
 

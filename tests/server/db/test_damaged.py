@@ -16,7 +16,7 @@ import pytest
 from ammeter_server.__main__ import main
 from ammeter_server.db import connect, migrations
 from tests import forked
-from tests.server.databases import postgresql
+from tests.server.databases import postgresql_server
 from tests.server.db.damage import made, overwrite
 from tests.server.disks import small_disk
 from tests.server.feeding import serving
@@ -168,7 +168,7 @@ def test_the_demo_says_where_it_could_not_write(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with postgresql() as url:
+    with postgresql_server() as url:
         store = connect(url)
         migrations.migrate(store)
         store.close()

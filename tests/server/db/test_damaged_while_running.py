@@ -15,7 +15,7 @@ import pytest
 from ammeter_server.__main__ import main
 from ammeter_server.db import Store, StoreBrokenError, StoreRefusingError, connect, engine
 from ammeter_server.db.errors import translate_db_errors
-from tests.server.databases import postgresql
+from tests.server.databases import postgresql_server
 from tests.server.db.damage import made, overwrite
 from tests.server.feeding import Stream, serving, train, wait_until
 
@@ -99,7 +99,7 @@ def test_a_collector_that_is_started_again_with_a_backup_goes_on(tmp_path: Path)
 
 
 def test_postgresql_that_stops_taking_writes_makes_it_unready_until_it_takes_them_again(log: Log) -> None:
-    with postgresql() as url, serving(Path(), url) as client:
+    with postgresql_server() as url, serving(Path(), url) as client:
         stream = Stream(client)
         train(stream, 0, 5)
         stream.send()

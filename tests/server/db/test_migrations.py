@@ -18,18 +18,12 @@ from ammeter_server.db import Store, migrations
 from ammeter_server.db.step_tables import day_of, events
 from ammeter_server.db.tables import metadata, runs, streams
 from ammeter_server.maintenance.compaction import compact
-from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
+from tests.server.keeping import SCHEMA, Fed, database, numbers, told
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest) -> Iterator[str]:
-    with server(request.param) as url:
-        yield url
-
-
-@pytest.fixture
-def store(place: str, tmp_path: Path) -> Iterator[Store]:
-    with database(place, tmp_path) as store:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with database(request.param, tmp_path) as store:
         yield store
 
 
@@ -128,9 +122,8 @@ def test_every_schema_says_what_going_back_loses() -> None:
     assert int(newest) - 1 == len(migrations.downgrade_losses(newest, "0001"))
 
 
-def test_collectors_that_bring_up_one_database_at_once_wait_for_each_other(place: str, tmp_path: Path) -> None:
-    with database(place, tmp_path) as store:
-        migrations.downgrade(store, "base")
-        with ThreadPoolExecutor(4) as collectors:
-            list(collectors.map(lambda _: migrations.migrate(store), range(4)))
-        assert migrations.newest() == migrations.current(store)
+def test_collectors_that_bring_up_one_database_at_once_wait_for_each_other(store: Store) -> None:
+    migrations.downgrade(store, "base")
+    with ThreadPoolExecutor(4) as collectors:
+        list(collectors.map(lambda _: migrations.migrate(store), range(4)))
+    assert migrations.newest() == migrations.current(store)

@@ -26,7 +26,7 @@ from ammeter_server.ingest import writer_queue
 from ammeter_server.judging import cross_rank
 from ammeter_server.judging.judge import Judge
 from tests.server.callers import guarded
-from tests.server.databases import postgresql
+from tests.server.databases import postgresql_server
 from tests.server.feeding import Stream, serving, train
 
 NOW = 10**18
@@ -34,7 +34,7 @@ NOW = 10**18
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    with postgresql() as url:
+    with postgresql_server() as url:
         yield url
 
 

@@ -28,12 +28,12 @@ from ammeter_server.maintenance.compaction import (
     plan,
     rows_of_segment,
 )
-from tests.server.keeping import SCHEMA, Fed, database, numbers, server, told
+from tests.server.keeping import SCHEMA, Fed, database, numbers, told
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with server(request.param) as place, database(place, tmp_path_factory.mktemp("compaction")) as store:
+    with database(request.param, tmp_path_factory.mktemp("compaction")) as store:
         yield store
 
 

@@ -13,21 +13,15 @@ from ammeter_server.db import Store, partitions
 from ammeter_server.db.step_tables import DAY_NS, PARTITIONED_TABLES, chunks, columns, events, segments
 from ammeter_server.db.tables import findings, runs, streams, totals
 from ammeter_server.maintenance.retention import retain
-from tests.server.keeping import SCHEMA, Fed, database, numbers, server
+from tests.server.keeping import SCHEMA, Fed, database, numbers
 
 TODAY = 20_000
 BLOB = b"x" * 20_000
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest) -> Iterator[str]:
-    with server(request.param) as url:
-        yield url
-
-
-@pytest.fixture
-def store(place: str, tmp_path: Path) -> Iterator[Store]:
-    with database(place, tmp_path) as store:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with database(request.param, tmp_path) as store:
         for day in range(TODAY - 12, TODAY + 1, 4):
             assert partitions.prepare(store, day)
         yield store

@@ -20,7 +20,7 @@ from tests.server.keeping import SCHEMA, Fed, database, numbers, told
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with database("", tmp_path) as store:
+    with database("sqlite", tmp_path) as store:
         yield store
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx._transports.default as transport
 import pytest
 
 from tests import quick
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: more threads would mostly wait for each other
+
+# httpx reads the certificates of all authorities for each client, which takes 25 ms; once per process is enough
+transport.create_ssl_context = functools.cache(transport.create_ssl_context)  # type: ignore[attr-defined]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
+import uvicorn.server
 from fastapi import routing
 
 from ammeter.wire import codec, columns, frames
@@ -50,6 +51,20 @@ def _shared_route(*, original_route: routing.APIRoute, include_context: Any) -> 
 
 
 routing._EffectiveRouteContext.from_api_route = _shared_route  # type: ignore[method-assign]
+
+
+class _PromptAsyncio:
+    """asyncio whose sleeps are short: uvicorn checks every 0.1 s whether to stop, and waits as long when it stops."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+uvicorn.server.asyncio = _PromptAsyncio()  # type: ignore[assignment, attr-defined]
 
 
 def curves(told: dict[str, Any]) -> list[dict[str, Any]]:

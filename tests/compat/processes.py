@@ -12,7 +12,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.compat.release import PROGRAM, Installation
+from tests import forked
+from tests.compat.release import LIBRARIES, PROGRAM, Installation
 from tests.e2e.processes import free_port, wait_for
 
 DEADLINE = 120.0
@@ -29,8 +30,14 @@ class Collector:
         command = [sys.executable, "-m", "ammeter_server", "serve"]
         command += ["--port", str(self.port), "--database-url", database_url]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, env=version.environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/"
+            self._process = forked.Popen(
+                command,
+                imports=LIBRARIES,
+                env=version.environment(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
             )
 
     def __enter__(self) -> Collector:
@@ -102,18 +109,21 @@ class Training:
         steps: int,
         *,
         bad_from: int = 10**9,
-        pause: float = 0.0,
+        hold_at: int = -1,
         environment: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
+        """hold_at: step after which it waits for go_on()."""
         folder.mkdir(exist_ok=True)
+        self._folder = folder
         (folder / "train.py").write_text(PROGRAM)
         self._errors = folder / "training.log"
-        command = [sys.executable, "train.py", str(steps), str(bad_from), str(pause), json.dumps(options)]
+        command = [sys.executable, "train.py", str(steps), str(bad_from), str(hold_at), json.dumps(options)]
         variables = {"AMMETER_DIR": str(folder / "journals"), **(environment or {})}
         with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 command,
+                imports=LIBRARIES,
                 env=version.environment(**variables),
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -125,6 +135,9 @@ class Training:
         assert self.run, self.errors()
         assert version.owns(file), f"{file} is of another version"
         self.journal = folder / "journals" / self.run
+
+    def go_on(self) -> None:
+        (self._folder / "go-on").touch()
 
     def wait(self) -> None:
         """Returns once it has ended well."""

@@ -37,6 +37,7 @@ RUNS = (
 
 
 def main() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # as in tests
     folder = Path(tempfile.mkdtemp(prefix="ammeter-record-"))
     wheels = folder / "wheels"
     build(wheels)
@@ -58,7 +59,7 @@ def main() -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("VACUUM")
     shutil.copy(database, record / "collector.db")
-    with postgresql() as url:
+    with postgresql(migrated=False) as url:
         release.run("ammeter_server", "migrate", "--database-url", url)
         fill(release, folder, runs, url)
         dump = subprocess.run(
@@ -104,8 +105,7 @@ def reports(release: Installation, journals: Path) -> dict[str, object]:
     """What the release reports of each run, as programs read it."""
     found: dict[str, object] = {}
     for run in sorted(journals.iterdir()):
-        command = [sys.executable, "-m", "ammeter", "report", str(run), "--json"]
-        done = subprocess.run(command, env=release.environment(), capture_output=True, text=True, check=False)
+        done = release.process("ammeter", "report", str(run), "--json")
         found[run.name] = {"exit": done.returncode, "report": json.loads(done.stdout)}
     return found
 

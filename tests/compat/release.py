@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import forked
+
 VERSION = "0.1.0"
 RECORD = Path(__file__).parent / "releases" / VERSION
 DATABASE = RECORD / "collector.db"
@@ -16,12 +18,19 @@ JOURNALS = RECORD / "journals"
 REPORTS = RECORD / "reports.json"
 PUBLIC = RECORD / "public.json"
 
+LIBRARIES = (
+    *("torch", "torch._dynamo", "numpy", "msgspec", "httpx", "fastapi", "uvicorn", "uvicorn.lifespan.on"),
+    *("uvicorn.protocols.http.httptools_impl", "alembic.command", "sqlalchemy.dialects.sqlite.pysqlite"),
+    *("sqlalchemy.dialects.postgresql.psycopg", "prometheus_client"),
+)
+"""What both versions import of others: programs of either are forks of a process that has done this."""
+
 PROGRAM = """
-import json, sys, time
+import json, os, sys, time
 import torch
 import ammeter
 
-steps, bad_from, pause, options = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), json.loads(sys.argv[4])
+steps, bad_from, hold_at, options = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
@@ -39,10 +48,14 @@ for step in range(steps):
     scaler.step(optimizer)
     scaler.update()
     run.log(samples=16, **({"val_loss": loss.detach()} if step % 20 == 19 else {}))
-    time.sleep(pause)
+    while step == hold_at and not os.path.exists("go-on"):
+        time.sleep(0.02)
 run.close()
 """
-"""A training program with today's public API. Arguments: steps, first step with an infinite loss, pause, options."""
+"""A training program with today's public API.
+
+Arguments: steps, first step with an infinite loss, step after which it waits for a file `go-on`, options.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +72,15 @@ class Installation:
 
     def run(self, *words: str, **variables: str) -> str:
         """Standard output of `python -m WORDS`, which has to succeed."""
-        command = [sys.executable, "-m", *words]
-        done = subprocess.run(
-            command, env=self.environment(**variables), capture_output=True, text=True, timeout=120, cwd="/"
-        )
+        done = self.process(*words, **variables)
         assert done.returncode == 0, f"{words} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def process(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs `python -m WORDS`."""
+        command = [sys.executable, "-m", *words]
+        environment = self.environment(**variables)
+        return forked.run(command, imports=LIBRARIES, env=environment, capture_output=True, timeout=120, cwd="/")
 
     def owns(self, file: str) -> bool:
         """Whether a module's file belongs to this version."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,8 +24,7 @@ def journals(tmp_path: Path) -> Path:
 
 
 def report(path: Path, *options: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "ammeter", "report", str(path), *options]
-    done = subprocess.run(command, env=NEW.environment(), capture_output=True, text=True, timeout=120)
+    done = NEW.process("ammeter", "report", str(path), *options)
     return done.returncode, done.stdout
 
 
@@ -61,7 +58,5 @@ def test_journals_of_the_release_are_sent_to_a_new_collector(journals: Path, tmp
 
 def test_the_gate_compares_runs_of_the_release(journals: Path) -> None:
     names = {RECORDED[run]["report"]["run"]["name"]: run for run in RECORDED}
-    command = [sys.executable, "-m", "ammeter", "gate", str(journals / names["candidate"])]
-    command += [str(journals / names["reference"]), "--slower", "1000", "--ignore", "steps", "--json"]
-    done = subprocess.run(command, env=NEW.environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    pair = [str(journals / names[name]) for name in ("candidate", "reference")]
+    NEW.run("ammeter", "gate", *pair, "--slower", "1000", "--ignore", "steps", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from tests.parts import need
 ALERTS = Path(__file__).parent.parent / "alerts"
 CONFIGURATION = ALERTS / "alertmanager.yaml"
 
-SOONER = MappingProxyType({"group_interval: 1m": "group_interval: 10s"})
+SOONER = MappingProxyType({"group_interval: 1m": "group_interval: 2s"})
 """Replaces shipped settings, so that no test waits a minute for a group's second notification."""
 
 
@@ -122,6 +123,12 @@ class Alertmanager:
         with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return found
+
+    def flushes(self) -> int:
+        """Returns how often a group was due since the start, whether or not a notification was sent."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            (count,) = re.findall(r"^alertmanager_nflog_queries_total (\S+)$", answer.read().decode(), re.MULTILINE)
+        return int(float(count))
 
     def _ready(self) -> bool:
         assert self._process is not None

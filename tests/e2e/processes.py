@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,47 @@ from tests.e2e import stored
 
 DEADLINE = 60.0
 
+SERVE_WITH_CONSTANTS = """
+import importlib, json, sys
+for name, value in json.loads(sys.argv.pop(1)).items():
+    module, _, constant = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), constant), name
+    setattr(sys.modules[module], constant, value)
+from ammeter_server.__main__ import main
+sys.exit(main())
+"""
+"""`ammeter-server` with other values of constants. Arguments: {"MODULE.CONSTANT": value} in JSON, then its own."""
+
 
 class Collector:
     """A real `ammeter-server serve` on a free port, with SQLite unless a database is given."""
 
     def __init__(
-        self, folder: Path, *words: str, token: str | None = None, database_url: str = "", fork: bool = True
+        self,
+        folder: Path,
+        *words: str,
+        token: str | None = None,
+        database_url: str = "",
+        fork: bool = True,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
-        """fork: False starts a new interpreter, for tests that kill collectors and start them again all the time."""
+        """fork: False starts a new interpreter, for tests that kill collectors and start them again all the time.
+
+        constants: shorter intervals, for tests that would only wait for them.
+        """
         self.database = folder / "collector.db"
         self.database_url = database_url or f"sqlite:///{self.database}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = token
         self._words = words
+        self._program = ["-c", SERVE_WITH_CONSTANTS, json.dumps(constants)] if constants else ["-m", "ammeter_server"]
         self._fork = fork
         self._log = folder / "collector.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Collector:
-        command = [sys.executable, "-m", "ammeter_server", "serve", "--port", str(self.port)]
+        command = [sys.executable, *self._program, "serve", "--port", str(self.port)]
         command += ["--database-url", self.database_url, *self._words]
         with self._log.open("ab") as log:
             if self._fork:
@@ -211,11 +232,11 @@ class Proxy:
 
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 import torch, ammeter
 torch.manual_seed(0)
 torch.set_num_threads(1)
-steps, pause, width = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+stop, steps, pause, width = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7, growth_factor=1.5)
@@ -229,10 +250,12 @@ for step in range(steps):
     scaler.update()
     run.log(samples=4)
     time.sleep(pause)
-if "leave" not in sys.argv:
-    run.close()
+    if os.path.exists(stop):
+        break
+run.close()
+print(step + 1)
 """
-"""A training program. Arguments: steps, pause between them, width of the model."""
+"""A training program. Arguments: file that ends it, maximum number of steps, pause between them, width of the model."""
 
 
 class Training:
@@ -245,8 +268,9 @@ class Training:
         settings = {"AMMETER_DIR": str(self.journals), **({"AMMETER_URL": url} if url else {}), **environment}
         program = folder / "program.py"
         program.write_text(PROGRAM)
+        self._stop = folder / f"stop-{time.time_ns()}"
         self._errors = folder / f"training-{time.time_ns()}.log"
-        command = [*prefix, sys.executable, str(program), *map(str, words)]
+        command = [*prefix, sys.executable, str(program), str(self._stop), *map(str, words)]
         with self._errors.open("w") as errors:
             popen = subprocess.Popen if prefix else forked.Popen
             self.process = popen(
@@ -257,9 +281,18 @@ class Training:
         assert self.run, self.errors()
 
     def wait(self, seconds: float = DEADLINE) -> int:
+        """Returns the number of steps once it has ended well."""
         code = self.process.wait(seconds)
+        assert 0 == code, self.errors()
+        assert self.process.stdout is not None
+        steps = int(self.process.stdout.readline())
         self._close()
-        return code
+        return steps
+
+    def finish(self) -> int:
+        """Ends the program after its present step. Returns the number of steps."""
+        self._stop.touch()
+        return self.wait()
 
     def kill(self) -> None:
         """kill -9."""
@@ -301,6 +334,11 @@ def wait_for(
             return found
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s until {what}. {explain()}"
         time.sleep(0.05)
+
+
+def slowness() -> float:
+    """Returns how many times longer work takes than on an idle machine: runnable processes per core, at least 1."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def free_port() -> int:

@@ -37,11 +37,16 @@ def test_all_threads_are_on_one_core_and_the_process_beside_them_is_anywhere(col
     wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "new ones are there too", collector.log)
 
 
-def test_threads_that_went_apart_come_together_again(collector: Collector) -> None:
-    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "the threads are together", collector.log)
-    for task in os.listdir(f"/proc/{collector.pid}/task"):
-        os.sched_setaffinity(int(task), HERE)
-    wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "they are together again")
+def test_threads_that_went_apart_come_together_again(tmp_path: Path) -> None:
+    often = {"ammeter_server.process.cpu_affinity.PLACEMENT_SECONDS": 1.0}
+    collector = Collector(tmp_path, constants=often).start()
+    try:
+        wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "the threads are together", collector.log)
+        for task in os.listdir(f"/proc/{collector.pid}/task"):
+            os.sched_setaffinity(int(task), HERE)
+        wait_for(lambda: [1] == [len(core) for core in cores(collector.pid)], "they are together again")
+    finally:
+        collector.stop()
 
 
 def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

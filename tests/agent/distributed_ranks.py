@@ -1,6 +1,6 @@
-"""What each rank of a distributed test does, started by torchrun: trains, bare and watched, and writes what came out.
+"""What each rank of a distributed test does: trains, bare and watched, and writes what came out.
 
-`python -m torch.distributed.run ... -m tests.agent.distributed_ranks FOLDER PLAN` leaves FOLDER/<rank>.json.
+`python -m tests.agent.distributed_ranks FOLDER PLAN`, started by tests/ranks.py, leaves FOLDER/<rank>.json.
 """
 
 from __future__ import annotations

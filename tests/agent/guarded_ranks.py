@@ -1,6 +1,6 @@
-"""What each of two ranks does under guards, started by torchrun: trains with DDP and with FSDP, writes what came out.
+"""What each of two ranks does under guards: trains with DDP and with FSDP, writes what came out.
 
-`python -m torch.distributed.run ... -m tests.agent.guarded_ranks FOLDER` leaves FOLDER/<rank>.json.
+`python -m tests.agent.guarded_ranks FOLDER`, started by tests/ranks.py, leaves FOLDER/<rank>.json.
 """
 
 from __future__ import annotations

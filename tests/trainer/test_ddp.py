@@ -1,10 +1,10 @@
-"""Several ranks: torchrun starts two, with gloo on the CPU."""
+"""Several ranks, with gloo on the CPU: started by torchrun, or as torchrun starts them."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,27 @@ import pytest
 import torch
 
 import ddp
+from tests import forked, ranks
 from tests.trainer.conftest import TRAINER, Trains
 
 pytestmark = pytest.mark.long
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+def unwatched() -> dict[str, str]:
+    return os.environ | {"AMMETER_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def run_on_two_ranks(path: Path, *words: str, program: str = "train.py") -> list[str]:
     """The lines that both ranks print."""
-    command = [*TORCHRUN, str(TRAINER / program), "--tiny", "--checkpoint", str(path), *words]
-    environment = os.environ | {"AMMETER_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    command = [sys.executable, TRAINER / program, "--tiny", "--checkpoint", path, *words]
+    return ranks.run(command, 2, env=unwatched(), timeout=240).splitlines()
+
+
+def run_by_torchrun(path: Path, *words: str) -> list[str]:
+    """The lines that both ranks print, started as a user starts them."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, str(TRAINER / "train.py"), "--tiny", "--checkpoint", str(path), *words]
+    run = forked.run(command, env=unwatched(), capture_output=True, timeout=240)
     assert 0 == run.returncode, run.stderr[-3000:]
     return run.stdout.splitlines()
 
@@ -45,10 +54,12 @@ def test_one_process_is_rank_0_of_1_and_its_network_is_the_model_itself(monkeypa
     ddp.cleanup()
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_two_ranks_train_on_twice_the_data_and_one_of_them_speaks(precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("precision", "run"), [("fp16", run_by_torchrun), ("bf16", run_on_two_ranks)])
+def test_two_ranks_train_on_twice_the_data_and_one_of_them_speaks(
+    precision: str, run: Callable[..., list[str]], tmp_path: Path
+) -> None:
     path = tmp_path / "two.pt"
-    lines = run_on_two_ranks(path, "--precision", precision, "--steps", "4", "--accumulate", "2")
+    lines = run(path, "--precision", precision, "--steps", "4", "--accumulate", "2")
     assert 1 == len([line for line in lines if line.startswith("done: 4 steps, 4 applied")])
     assert {"step": 4, "applied": 4, "batches": 8} == torch.load(path, weights_only=True)["progress"]
 
@@ -66,7 +77,7 @@ def test_two_ranks_resume_with_exactly_the_same_numbers(tmp_path: Path) -> None:
     words = ("--steps", "6", "--checkpoint-every", "3", "--dropout", "0.1")
     run_on_two_ranks(tmp_path / "whole.pt", *words)
     path = tmp_path / "parted.pt"
-    with pytest.raises(AssertionError):  # both ranks are killed after the step that follows the first checkpoint
+    with pytest.raises(ranks.RankError, match="ended with -9"):  # both, after the step behind the first checkpoint
         run_on_two_ranks(path, *words, "--fault", "run-lost@4", program="broken.py")
     assert 3 == torch.load(path, weights_only=True)["progress"]["step"]
     run_on_two_ranks(path, *words, "--resume")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.wire.frames import Event, Hello
+from tests import ranks
 from tests.agent.guarded_ranks import LOUD, STEPS
 
 ROOT = Path(__file__).parents[3]
@@ -22,24 +21,8 @@ ROOT = Path(__file__).parents[3]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left."""
     made = tmp_path_factory.mktemp("ranks")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "SLURM_"))}
-    launcher = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.Popen(
-        [sys.executable, *launcher, "-m", "tests.agent.guarded_ranks", str(made)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-        env=kept | {"OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=200)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun ends its ranks, which have sessions of their own
-        output, _ = process.communicate()
-        raise AssertionError(f"the ranks hang: {output[-3000:]}") from None
-    assert 0 == process.returncode, output[-5000:]
+    command = [sys.executable, "-m", "tests.agent.guarded_ranks", made]
+    ranks.run(command, 2, cwd=ROOT, env=ranks.without_settings(), timeout=200)
     return made
 
 

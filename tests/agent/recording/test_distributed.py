@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +18,14 @@ from ammeter.report.diagnosis import diagnose
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 from ammeter.wire.ranks import merged
+from tests import ranks
 from tests.agent import programs
 from tests.agent.distributed_ranks import BAD_STEP, PLANS, STEPS, Plan, run_id
 from tests.agent.streams import views
 
 pytestmark = pytest.mark.long
 
+ROOT = Path(__file__).parents[3]
 WORLDS = {"two": 2, "four": 4}
 EVERY = [(world, plan) for world, plans in PLANS.items() for plan in plans]
 SCALED = [(world, plan) for world, plan in EVERY if plan.scaler]
@@ -34,7 +34,7 @@ NAMES = [f"{world} ranks, {plan.name}" for world, plan in EVERY]
 
 @dataclass(frozen=True)
 class Launched:
-    """A torchrun of some ranks that has ended. told: what each rank wrote."""
+    """Ranks that have ended. told: what each of them wrote."""
 
     folder: Path
     told: list[dict[str, Any]]
@@ -66,36 +66,15 @@ def by_rank(run: Path) -> dict[int, list[Any]]:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """world -> its torchrun, started when it is asked for first."""
+    """world -> its ranks, started when they are asked for first."""
 
     @cache
     def launch(world: str) -> Launched:
         folder = tmp_path_factory.mktemp(world)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AMMETER_", "SLURM_"))}
-        ranks = WORLDS[world]
-        launcher = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        process = subprocess.Popen(
-            [sys.executable, *launcher, "-m", "tests.agent.distributed_ranks", str(folder), world],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=Path(__file__).parents[3],
-            env={
-                **kept,
-                "AMMETER_DIR": str(folder / "runs"),
-                "OMP_NUM_THREADS": "1",
-                "TORCH_FR_BUFFER_SIZE": "20000",
-            },
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=150)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun ends its ranks, which have sessions of their own
-            output, _ = process.communicate()
-            raise AssertionError(f"{ranks} ranks hang: {output[-3000:]}") from None
-        assert 0 == process.returncode, output[-5000:]
-        return Launched(folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)])
+        environment = {**ranks.without_settings(), "AMMETER_DIR": str(folder / "runs"), "TORCH_FR_BUFFER_SIZE": "20000"}
+        command = [sys.executable, "-m", "tests.agent.distributed_ranks", folder, world]
+        ranks.run(command, WORLDS[world], cwd=ROOT, env=environment, timeout=150)
+        return Launched(folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLDS[world])])
 
     return launch
 
@@ -125,10 +104,10 @@ def test_nothing_is_sent_between_ranks_because_we_watch(launched: Any, world: st
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
 def test_each_rank_writes_one_stream_and_none_of_our_probes_fails(launched: Any, world: str, plan: Plan) -> None:
     streams = launched(world).streams(plan.name)
-    ranks = WORLDS[world]
-    assert list(range(ranks)) == sorted(streams)
+    count = WORLDS[world]
+    assert list(range(count)) == sorted(streams)
     for frames in streams.values():
-        assert {ranks} == {frame.world_size for frame in frames if isinstance(frame, Hello)}
+        assert {count} == {frame.world_size for frame in frames if isinstance(frame, Hello)}
         assert list(range(STEPS)) == programs.steps(frames)
         emitted = [frame.name for frame in frames if isinstance(frame, Event)]
         assert [] == [name for name in emitted if name == "probe.failed" or name.startswith("usage.")]

@@ -12,7 +12,7 @@ import pytest
 
 from tests import forked
 from tests.e2e.processes import Collector, wait_for
-from tests.e2e.test_faults import reported
+from tests.e2e.reference import reported
 
 PROGRAM = """
 import sys

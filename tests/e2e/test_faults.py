@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from ammeter.__main__ import main
 from ammeter.verdicts import BY_ID
-from ammeter.verdicts.framework.finding import Finding
 from tests import forked
-from tests.agent.verdicts.claims import unfounded
+from tests.e2e import test_faults_beside, test_faults_of_the_run, test_ranks
+from tests.e2e.reference import ENDS, READ_OFTEN, ROOT, reported, train, train_here
 from tests.house import tree
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 MIDDLE = "blocks.1"
 
 
@@ -69,16 +64,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "run-lost": {"severity": "page"},
 }
 WITHOUT_FP16 = {"pointless-scaler": "bf16", "half-master-weights": "bf16", "eps-underflow": "fp32"}
-READ_OFTEN = {"lost-updates", "gradient-underflow", "no-loss-scaling"}
-"""Weights and full statistics of steps this small are else read too rarely for what sixty steps have to show."""
-
-LONGER = {"lopsided-step": "150", "lost-updates": "240"}
-"""Steps; the second's weights are read by the clock, rarely where others compute on the machine."""
+LONGER = {"lopsided-step": "150"}
+"""Steps."""
 
 RESUMED = {"scaler-not-restored"}
-ENDS = {"run-lost": -9, "unsupported-op": 1}
-"""How the process ends where it does not by itself."""
-
 LINES = {
     "clip-before-unscale": "clip_grad_norm_(",
     "loss-not-scaled": "loss.backward()",
@@ -109,13 +98,17 @@ CASES += [(fault, precision) for fault in ("nonfinite-loss", "nonfinite-gradient
 def test_the_fault_is_the_one_finding(
     fault: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    journals = tmp_path / "journals"
     words = ["--precision", precision, "--fault", fault, "--steps", LONGER.get(fault, "60")]
-    if fault in RESUMED:
-        words += ["--checkpoint", str(tmp_path.with_suffix(".pt"))]
-        assert 0 == train(tmp_path, *words, "--steps", "20")
-        words += ["--resume"]
-    assert ENDS.get(fault, 0) == train(tmp_path, *words)
-    code, report = reported(tmp_path, capsys)
+    if fault in ENDS:
+        assert ENDS[fault] == train(journals, *words)
+    else:
+        if fault in RESUMED:
+            words += ["--checkpoint", str(tmp_path / "run.pt")]
+            train_here(journals, *words, "--steps", "20")
+            words += ["--resume"]
+        train_here(journals, *words, budget="1" if fault in READ_OFTEN else "")
+    code, report = reported(journals, capsys)
     (finding,) = report["findings"]
     assert fault == finding["verdict"]
     expected = EXPECTED[fault]
@@ -130,12 +123,6 @@ def test_the_fault_is_the_one_finding(
 
 
 def test_every_fault_of_the_trainer_is_tried() -> None:
-    from tests.e2e import (
-        test_faults_beside,
-        test_faults_of_the_run,
-        test_ranks,
-    )  # which ask this file to train and report
-
     assert ELSEWHERE == test_faults_beside.NAMES | test_faults_of_the_run.NAMES | test_ranks.NAMES
     assert set(EXPECTED) | ELSEWHERE == set(faults())
 
@@ -148,22 +135,3 @@ def test_a_healthy_run_is_silent(precision: str, tmp_path: Path, capsys: pytest.
     assert 0 == code
     assert {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[precision] == report["run"]["precision"]
     assert (60, 0) == (report["summary"]["steps"], report["summary"]["skipped"])
-
-
-def train(folder: Path, *words: str) -> int:
-    """Trains 60 small steps, watched, with the journal in this folder. Returns how the process ended."""
-    command = [sys.executable, "trainer/broken.py", "--tiny", "--steps", "60", "--eval-every", "1000", *words]
-    environment = {**os.environ, "AMMETER_DIR": str(folder), "OMP_NUM_THREADS": "1"}
-    environment |= {"AMMETER_BUDGET": "0.5"} if READ_OFTEN & set(words) else {}
-    ran = forked.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120)
-    assert ran.returncode in (0, *ENDS.values()), ran.stderr
-    return ran.returncode
-
-
-def reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
-    capsys.readouterr()
-    code = main(["report", str(folder), "--json"])
-    report = json.loads(capsys.readouterr().out)
-    for finding in report["findings"]:
-        assert [] == list(unfounded(msgspec.convert(finding, Finding)))
-    return code, report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from ammeter.__main__ import main
-from tests.e2e.test_faults import ROOT, train
+from tests.e2e.reference import REGISTRY, train
 
 pytestmark = pytest.mark.long
 
@@ -24,9 +23,6 @@ FEW = ("--eval-every", "15")
 
 def against(fault: str) -> tuple[str, ...]:
     """The options of the run that the fault is held against, as the trainer's registry has them."""
-    sys.path.insert(0, str(ROOT / "trainer"))
-    from faults import REGISTRY
-
     options = REGISTRY[fault].against
     assert options is not None
     return options

@@ -16,7 +16,7 @@ import pytest
 
 from ammeter import journal
 from tests import forked
-from tests.e2e.test_faults import ROOT, reported, train
+from tests.e2e.reference import ROOT, reported, train
 
 pytestmark = pytest.mark.long
 

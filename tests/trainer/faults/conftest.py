@@ -8,7 +8,7 @@ import pytest
 import broken
 import train
 from tests.trainer.conftest import Seen
-from tests.trainer.faults.runs import STEPS, Check, Symptom
+from tests.trainer.faults.runs import STEPS, Check, Symptom, options_of
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,8 @@ def check(seen: Seen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """Trains with a fault, then calls the function that asserts its symptoms."""
 
     def train_and_check(name: str, arch: str, symptom: Symptom) -> None:
-        run = broken.main(["--tiny", "--arch", arch, "--steps", str(STEPS), "--fault", name])
+        words = ["--tiny", "--arch", arch, "--steps", str(STEPS), "--fault", name]
+        run = broken.main([*words, *(option.format(tempfile.gettempdir()) for option in options_of(symptom))])
         model, scaler = seen.model, seen.scaler
         monkeypatch.setattr(train, "ammeter", Seen())  # for the healthy run that the symptom compares with
         symptom(run, seen)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -14,6 +17,9 @@ from tests.trainer.conftest import Seen
 
 SMALLEST_NORMAL = 2.0**-14  # of float16
 STEPS = 60
+
+CHECKPOINT = "{}/kept/run.pt"
+"""In the temporary folder of the test."""
 
 Symptom: TypeAlias = Callable[[Summary, Seen], None]
 Check: TypeAlias = Callable[[str, str, Symptom], None]
@@ -29,17 +35,54 @@ def symptoms(module: Mapping[str, Any]) -> dict[str, Symptom]:
     }
 
 
+def with_options(*arguments: str) -> Callable[[Symptom], Symptom]:
+    """Further arguments of the run whose symptoms the decorated function asserts.
+
+    A --fault among them replaces the fault at its own first step.
+    """
+
+    def decorate(symptom: Symptom) -> Symptom:
+        vars(symptom)["options"] = arguments
+        return symptom
+
+    return decorate
+
+
+def options_of(symptom: Symptom) -> tuple[str, ...]:
+    options: tuple[str, ...] = getattr(symptom, "options", ())
+    return options
+
+
+def checkpoint() -> Path:
+    """The checkpoint of `with_options("--checkpoint", CHECKPOINT)`. Its folder does not exist before the run."""
+    return Path(CHECKPOINT.format(tempfile.gettempdir()))
+
+
 def healthy(seen: Seen, *arguments: str) -> Summary:
-    """What becomes of the same network, unbroken."""
-    return unbroken(arch(seen), *arguments)
+    """The summary of the same network, unbroken."""
+    return unbroken(arch(seen), *arguments)[0]
 
 
-def unbroken(*arguments: str) -> Summary:
-    return broken.main(["--tiny", "--steps", str(STEPS), "--arch", *arguments])
+def healthy_losses(seen: Seen) -> list[float]:
+    return unbroken(arch(seen))[1]
+
+
+@functools.cache
+def unbroken(arch: str, *arguments: str) -> tuple[Summary, list[float]]:
+    """Summary and losses of an unbroken run.
+
+    The same arguments give the same numbers, so a process trains each of them once.
+    """
+    before, seen = stand_in(), Seen()
+    vars(train)["ammeter"] = seen
+    try:
+        return broken.main(["--tiny", "--steps", str(STEPS), "--arch", arch, *arguments]), seen.losses
+    finally:
+        vars(train)["ammeter"] = before
 
 
 def trained(seen: Seen, *arguments: str) -> Summary:
-    """What becomes of another run of the same network."""
+    """The summary of another run of the same network."""
     return broken.main(["--tiny", "--steps", str(STEPS), *same_network(seen), *arguments])
 
 

@@ -11,24 +11,22 @@ import torch
 from console import Summary
 from faults.dynamics import Average
 from tests.trainer.conftest import Seen
-from tests.trainer.faults.runs import Check, healthy, stand_in, symptoms, trained
+from tests.trainer.faults.runs import Check, healthy, stand_in, symptoms, trained, with_options
 
 pytestmark = pytest.mark.long
 
 
+@with_options("--fault", "gradient-spike@50", "--precision", "bf16")
 def shows_gradient_spike(run: Summary, seen: Seen) -> None:
-    trained(seen, "--fault", "gradient-spike@50", "--precision", "bf16")
-    norms = [
-        float(torch.stack([gradient.norm() for gradient in step.values()]).norm()) for step in stand_in().gradients
-    ]
+    norms = [float(torch.stack([gradient.norm() for gradient in step.values()]).norm()) for step in seen.gradients]
     assert min(norms[50:54]) > 20 * max(norms[:50])
     assert max(norms[54:]) < 20 * max(norms[:50])
-    assert max(stand_in().losses[51:58]) > stand_in().losses[49] + 0.2
+    assert max(seen.losses[51:58]) > seen.losses[49] + 0.2
 
 
+@with_options("--fault", "sign-flip@20", "--batch", "16")
 def shows_sign_flip(run: Summary, seen: Seen) -> None:
-    trained(seen, "--fault", "sign-flip@20", "--batch", "16")
-    assert turned(stand_in()) < -0.25
+    assert turned(seen) < -0.25
     trained(seen, "--batch", "16")
     assert turned(stand_in()) > -0.1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 
 import pytest
 import torch
@@ -12,7 +11,19 @@ import broken
 from console import Summary
 from faults.inject import middle_block
 from tests.trainer.conftest import Seen
-from tests.trainer.faults.runs import SMALLEST_NORMAL, STEPS, Check, bad_rows, healthy, path, same_network, symptoms
+from tests.trainer.faults.runs import (
+    CHECKPOINT,
+    SMALLEST_NORMAL,
+    STEPS,
+    Check,
+    bad_rows,
+    checkpoint,
+    healthy,
+    path,
+    same_network,
+    symptoms,
+    with_options,
+)
 
 pytestmark = pytest.mark.long
 
@@ -60,16 +71,14 @@ def shows_pointless_scaler(run: Summary, seen: Seen) -> None:
     assert run.val_loss == pytest.approx(healthy(seen, "--precision", "bf16").val_loss, abs=0.05)
 
 
+@with_options("--steps", "2", "--checkpoint", CHECKPOINT)
 def shows_scaler_not_restored(run: Summary, seen: Seen) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        kept = ["--tiny", *same_network(seen), "--checkpoint", f"{folder}/run.pt"]
-        broken.main([*kept, "--steps", "2"])
-        state = torch.load(f"{folder}/run.pt", weights_only=True)
-        state["parts"]["scaler"]["scale"] = 1024.0
-        torch.save(state, f"{folder}/run.pt")
-        assert 65536.0 == broken.main([*kept, "--steps", "4", "--resume", "--fault", "scaler-not-restored"]).scale
-        torch.save(state, f"{folder}/run.pt")
-        assert 1024.0 == broken.main([*kept, "--steps", "4", "--resume"]).scale
+    saved = torch.load(checkpoint(), weights_only=True)
+    saved["parts"]["scaler"]["scale"] = 1024.0
+    resumed = ["--tiny", *same_network(seen), "--checkpoint", str(checkpoint()), "--steps", "4", "--resume"]
+    for fault, scale in ((["--fault", "scaler-not-restored"], 65536.0), ([], 1024.0)):
+        torch.save(saved, checkpoint())
+        assert scale == broken.main([*resumed, *fault]).scale
 
 
 def shows_scaler_rebuilt(run: Summary, seen: Seen) -> None:

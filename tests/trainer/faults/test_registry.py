@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -56,19 +57,32 @@ def test_every_fault_says_what_a_person_sees(name: str) -> None:
     assert len(story) > 80
 
 
+@functools.cache
+def losses_of_five_steps(arch: str, optimizer: str, precision: str) -> list[float]:
+    """Losses of the unbroken trainer."""
+    return recorded(train.main, *first_steps(arch, optimizer, precision))
+
+
+def first_steps(arch: str, optimizer: str, precision: str) -> list[str]:
+    return ["--tiny", "--arch", arch, "--steps", "5", "--optimizer", optimizer, "--precision", precision]
+
+
+def recorded(main: Callable[[list[str]], Summary], *words: str) -> list[float]:
+    """Losses that a run reports to a stand-in for Ammeter."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen = Seen()
+        patch.setattr(train, "ammeter", seen)
+        main([*words])
+    return seen.losses
+
+
+@pytest.mark.usefixtures("seen")
 @pytest.mark.parametrize("arch", ["gpt", "cnn"])
 @pytest.mark.parametrize("name", SURVIVED)
-def test_a_fault_does_nothing_before_its_step(
-    name: str, arch: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_does_nothing_before_its_step(name: str, arch: str) -> None:
     fault = REGISTRY[name]
-    same = ["--tiny", "--arch", arch, "--steps", "5"]
-    same += ["--optimizer", fault.optimizers[0], "--precision", fault.precisions[0]]
-    train.main(same)
-    broken_run = Seen()
-    monkeypatch.setattr(train, "ammeter", broken_run)
-    broken.main([*same, "--fault", f"{name}@5"])
-    assert seen.losses == broken_run.losses
+    recipe = (arch, fault.optimizers[0], fault.precisions[0])
+    assert losses_of_five_steps(*recipe) == recorded(broken.main, *first_steps(*recipe), "--fault", f"{name}@5")
 
 
 def in_pairs() -> Iterator[tuple[str, str, str]]:

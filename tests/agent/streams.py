@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,12 @@ def views(frames: Iterable[Frame], cuts: Iterable[int] = (), schema: Schema | No
         else:
             others.append((len(rows), frame))
     return [*found, view(schema, rows, others)]
+
+
+@cache
+def whole(make: Callable[[], Stream]) -> tuple[View, ...]:
+    """The views of a stream without cuts, made once; a verdict changes no view."""
+    return tuple(views(make().frames))
 
 
 def judged(

@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def constants(path: Path) -> Iterator[str]:
             yield node.value
 
 
+@cache
 def events_in_code() -> set[str]:
     told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
     writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "recording" / "session.py"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_only_the_patches_set_attributes_of_other_peoples_objects() -> None:
         path.name
         for path in tree.modules(tree.AGENT).values()
         for node in ast.walk(tree.syntax(path))
-        if _sets_an_attribute(node) or _assigns_to_what_was_imported(node, tree.syntax(path))
+        if _sets_an_attribute(node) or _assigns_to_what_was_imported(node, path)
     }
     assert set(SETS_ATTRIBUTES) == found
 
@@ -109,12 +110,12 @@ def _sets_an_attribute(node: ast.AST) -> bool:
     )
 
 
-def _assigns_to_what_was_imported(node: ast.AST, module: ast.Module) -> bool:
+def _assigns_to_what_was_imported(node: ast.AST, path: Path) -> bool:
     if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
         return False
     targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
     roots = {_root(target) for target in targets if isinstance(target, ast.Attribute)}
-    return bool(roots & _imported(module))
+    return bool(roots & _imported(path))
 
 
 def _root(node: ast.expr) -> str:
@@ -123,10 +124,11 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _imported(module: ast.Module) -> set[str]:
+@cache
+def _imported(path: Path) -> set[str]:
     return {
         (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(module)
+        for node in ast.walk(tree.syntax(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }

@@ -76,6 +76,7 @@ def special_paths() -> set[str]:
     return {path for path in found if path.rpartition(".")[2] not in ("weight", "bias")}
 
 
+@cache
 def special_numbers() -> set[int]:
     """How many weights the networks and their tensors have, as far as it is no number that anybody might take."""
     networks_ = networks().values()
@@ -113,6 +114,7 @@ def strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
+@cache
 def text_of(path: Path) -> str:
     """What runs of a file: identifiers and strings of Python, all of a script or a page."""
     if path.suffix != ".py":

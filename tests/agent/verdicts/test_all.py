@@ -58,7 +58,7 @@ def test_a_verdict_reads_the_columns_that_it_names_and_no_others(
     monkeypatch.setattr(View, "stat", noting(View.stat))
     for make in EVERY.values():
         state = verdict.state()
-        for view in views(make().frames):
+        for view in streams.whole(make):
             state, _ = verdict.judge(state, view)
     assert set(verdict.columns) == read
 

@@ -32,9 +32,10 @@ from tests.agent.verdicts.test_all import EVERY, chaos
 def emitted(stream: Stream) -> Iterable[tuple[Finding, int]]:
     """Every finding that somebody would be shown while the stream goes on, with its verdict's first step so far."""
     states: dict[str, bytes] = {}
+    decoded: verdicts.Decoded = {}
     earliest: dict[str, int] = {}
     for view in views(stream.frames, cuts=range(len(stream.frames))):
-        answer = verdicts.judge(states, view)
+        answer = verdicts.judge(states, view, decoded)
         states = answer.states
         for finding in answer.findings:
             earliest[finding.verdict] = min(finding.first_step, earliest.get(finding.verdict, finding.first_step))

@@ -7,7 +7,7 @@ import pytest
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter.wire import columns
-from tests.agent.streams import BROKEN, views, warm
+from tests.agent.streams import BROKEN, views, warm, whole
 
 WITHOUT_ROWS = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.rows]
 WITHOUT_CLOCK = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.clock]
@@ -27,7 +27,7 @@ def test_rows_change_nothing_in_it(verdict: Verdict) -> None:
 @pytest.mark.parametrize("verdict", WITHOUT_CLOCK, ids=lambda verdict: verdict.id)
 def test_ticks_change_nothing_in_it(verdict: Verdict, alive: bool | None) -> None:
     for make in (warm, *BROKEN.values()):
-        (view,) = views(make().frames)
+        (view,) = whole(make)
         after, _ = verdict.judge(verdict.state(), view)
         last = int(view.times[-1]) if len(view) else 0
         tick = columns.view(view.schema, (), tick=columns.Tick(last + 10**13, alive, last))

@@ -36,9 +36,15 @@ DIVISIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize("division", DIVISIONS)
+PAIRS = [
+    (division, criterion, (row + column) % 2 == 1)
+    for row, division in enumerate(DIVISIONS)
+    for column, criterion in enumerate(CRITERIA)
+]
+"""Every division with every criterion, and each of both with and without a scaler, which multiplies their result."""
+
+
+@pytest.mark.parametrize(("division", "criterion", "scaled"), PAIRS)
 def test_the_loss_of_accumulated_gradients_is_that_of_the_batch(
     division: str, criterion: str, scaled: bool, tmp_path: Path
 ) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from tests import forked
 
@@ -33,7 +34,7 @@ def run(
     The other ranks are killed as soon as one fails. Raises RankError with the output of the first that failed.
     """
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         processes = []
         for variables in _variables(count, store.port):

@@ -24,7 +24,7 @@ def unwatched() -> dict[str, str]:
 
 def run_on_two_ranks(path: Path, *words: str, program: str = "train.py") -> list[str]:
     """The lines that both ranks print."""
-    command = [sys.executable, TRAINER / program, "--tiny", "--checkpoint", path, *words]
+    command = [sys.executable, str(TRAINER / program), "--tiny", "--checkpoint", str(path), *words]
     return ranks.run(command, 2, env=unwatched(), timeout=240).splitlines()
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left."""
     made = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.agent.guarded_ranks", made]
+    command = [sys.executable, "-m", "tests.agent.guarded_ranks", str(made)]
     ranks.run(command, 2, cwd=ROOT, env=ranks.without_settings(), timeout=200)
     return made
 

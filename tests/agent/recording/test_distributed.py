@@ -72,7 +72,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def launch(world: str) -> Launched:
         folder = tmp_path_factory.mktemp(world)
         environment = {**ranks.without_settings(), "AMMETER_DIR": str(folder / "runs"), "TORCH_FR_BUFFER_SIZE": "20000"}
-        command = [sys.executable, "-m", "tests.agent.distributed_ranks", folder, world]
+        command = [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), world]
         ranks.run(command, WORLDS[world], cwd=ROOT, env=environment, timeout=150)
         return Launched(folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLDS[world])])
 

@@ -1,0 +1,96 @@
+"""Generates programs that know nothing of Ammeter, breaks them, and checks what Ammeter says of them.
+
+    make wild [ARGS="--develop | --fresh --seed 7 | --sample 60 | --seconds 600 | --write"]
+    python -m bench.wild --one clip-before-unscale/helper/every-7/class/mlp/sgd/fp16/run/20ms/3
+
+A program combines a style, an architecture, an optimizer, a precision, a way of attaching, a time of a step, and a
+fault with its spelling and time course. Each broken program has a repaired twin; a recorder in a run without Ammeter
+shows from which step on their numbers differ, and a program without a difference is discarded. `--one` makes one
+program of the table again, keeps its scripts and prints its report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks are tiny: threads that wait for each other cost more
+from bench.common.paths import RESULTS
+from bench.wild import covering, report, runner
+from bench.wild.recipe import EXAMPLE, KINDS, Recipe
+from bench.wild.report import Results
+from bench.wild.runner import Case
+
+SAMPLE_PROGRAMS = 200
+"""Watched programs by default, half of them broken. Each costs three to six seconds of CPU time."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    if options.one:
+        return _one(options.one, options.kind)
+    recipes = covering.chosen(options.seed, (options.sample + 1) // 2, lambda recipe: _is_wanted(recipe, options))
+    plan = list(runner.cases(recipes))[: options.sample]
+    results = _measured(plan, options)
+    for row in report.summary(results):
+        print("  ".join(row))
+    for line in (*report.misses(results), *report.false_alarms(results), *report.wrong_statements(results)):
+        print(line)
+    if options.write:
+        report.write(results, options.write, f'make wild ARGS="{" ".join(arguments or sys.argv[1:])}"')
+        print(f"written to {options.write}")
+    return 0
+
+
+def _measured(plan: Sequence[Case], options: argparse.Namespace) -> Results:
+    scores, began = [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="wild-") as folder:
+        for score in runner.run_all(plan, Path(folder), options.workers, options.seconds):
+            scores.append(score)
+            seconds = time.monotonic() - began
+            print(f"{len(scores):>4}/{len(plan)} {seconds:6.1f} s  {report.line_of(score)}", flush=True)
+    pairs = covering.share_of_pairs([score.recipe for score in scores])
+    return Results(scores, options.seed, options.fresh, pairs)
+
+
+def _is_wanted(recipe: Recipe, options: argparse.Namespace) -> bool:
+    """--fresh draws what is held out, everything else draws the rest."""
+    return recipe.held_out == options.fresh and (not options.only or recipe.fault in options.only.split(","))
+
+
+def _one(recipe: Recipe, kind: str) -> int:
+    """Runs one program again, and leaves its files."""
+    folder = Path(tempfile.mkdtemp(prefix="wild-"))
+    score = runner.run(Case(recipe, kind), folder, keep=True)
+    print(report.line_of(score))
+    script = folder / "watched" / "train.py"
+    if script.exists():
+        print(f"script, journal and recordings: {folder}\nammeter report {folder / 'watched' / 'journal'} --all")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    draws = parser.add_mutually_exclusive_group()
+    draws.add_argument("--fresh", action="store_true", help="only programs with a held-out style or spelling")
+    draws.add_argument("--develop", action="store_false", dest="fresh", help="only the others (the default)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of names, structure and combinations (0)")
+    parser.add_argument("--sample", type=int, default=SAMPLE_PROGRAMS, metavar="N", help="watched programs (200)")
+    parser.add_argument("--seconds", type=float, metavar="LIMIT", help="begin no further program after this time")
+    parser.add_argument("--only", default="", metavar="FAULTS", help="faults, separated by commas")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="programs at a time (2)")
+    parser.add_argument("--one", type=Recipe.parse, metavar="ID", help=f"one program, such as {EXAMPLE}")
+    parser.add_argument("--kind", choices=KINDS, default="fault", help="of --one: broken, repaired or look-alike")
+    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with it goes what it has started
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Checks what a finding says against the oracle: steps, counts, scales, names, the loss and the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from bench.wild.oracle import Recording, Row
+from bench.wild.program import Program
+
+_SCALE = re.compile(r"([\d.]+(?:e[+-]?\d+)?) \(2\^(-?\d+)\)")
+_SKIPPED = re.compile(r"skipped (\d+) steps from (\d+) to (\d+)")
+_OF = re.compile(r"(\d+) of (\d+) steps were skipped")
+_BAD = re.compile(r"(?:In (\d+) steps from (\d+) to (\d+)|At step (\d+)) the gradients contained NaN or Inf")
+_STEP = re.compile(r"\bsteps? (\d+)\b")
+_LINE = re.compile(r"\btrain\.py:(\d+)")
+_BAD_LOSS = re.compile(r"^Loss\b.* is (?:NaN|infinite) at step (\d+)")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of a run.
+
+    Attributes:
+        symptom: The first step whose numbers differ from the twin's; None if none does or it does not matter.
+        place: The module that has the fault, or ''.
+    """
+
+    program: Program
+    recording: Recording
+    symptom: int | None = None
+    place: str = ""
+
+    def rows(self, first: int, last: int) -> list[Row]:
+        """Rows by Ammeter's steps, both included."""
+        offset = self.program.first_watched
+        return [row for row in self.recording.rows if first <= row.step - offset <= last]
+
+    @property
+    def last_step(self) -> int:
+        return self.recording.rows[-1].step - self.program.first_watched if self.recording.rows else -1
+
+
+def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool) -> list[str]:
+    """The statements of a finding that the oracle contradicts. steps: whether its steps are those of the recording."""
+    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights]
+    if steps and truth.recording.rows:
+        checks += [_first_step, _quoted_steps, _skips, _gradients, _loss]
+    return [f"{finding['verdict']}: {wrong}" for check in checks for wrong in check(finding, truth)]
+
+
+def _text(finding: dict[str, Any]) -> str:
+    return f"{finding.get('title') or ''}. {finding['cause']}"
+
+
+def _first_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    if truth.symptom is None:
+        return
+    begun, symptom = finding["first_step"], truth.symptom - truth.program.first_watched
+    if 0 <= begun < symptom:
+        yield f"began at step {begun}, but the first different number is that of step {symptom}"
+
+
+def _quoted_steps(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    for step in map(int, _STEP.findall(_text(finding))):
+        if step > truth.last_step + 1:
+            yield f"names step {step} of a run whose last one is {truth.last_step}"
+
+
+def _skips(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    rows = truth.recording.rows
+    unchanged = {
+        row.step - truth.program.first_watched
+        for before, row in pairwise(rows)
+        if row.weights == before.weights or (row.bad_weights and before.bad_weights)
+    } | {0}
+    for count, first, last in _SKIPPED.findall(_text(finding)):
+        really = len([step for step in unchanged if int(first) <= step <= int(last)])
+        if int(count) > really:
+            yield f"{count} steps skipped from {first} to {last}, but weights stood still in {really}"
+    for count, of in _OF.findall(_text(finding)):
+        if int(count) > len(unchanged) or int(of) > len(rows):
+            yield f"{count} of {of} skipped, but weights stood still in {len(unchanged)} of {len(rows)}"
+
+
+def _scales(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    known = {row.scale for row in truth.recording.rows}
+    known |= {2 * scale for scale in known} | {scale / 2 for scale in known}
+    for _, exponent in _SCALE.findall(_text(finding)):
+        if known and 2.0 ** int(exponent) not in known:
+            yield f"names a scale of 2^{exponent}, which never was"
+
+
+def _gradients(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    text = _text(finding)
+    for count, first, last, only in _BAD.findall(text):
+        begin, end = int(only or first), int(only or last)
+        bad = [row for row in truth.rows(begin, end) if row.bad_gradients]
+        if len(bad) < int(count or 1):
+            yield f"bad gradients in {count or 1} steps from {begin} to {end}, but there were {len(bad)}"
+        if "although the loss was finite" in text and any(not row.loss_is_finite for row in bad):
+            yield f"a finite loss from {begin} to {end}, but it was not"
+        if "so no weight was changed" in text and any(row.bad_weights for row in bad):
+            yield f"no weight changed from {begin} to {end}, but weights are not finite"
+
+
+def _loss(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    for step in map(int, _BAD_LOSS.findall(finding.get("title") or "")):
+        if any(row.loss_is_finite for row in truth.rows(step, step)):
+            yield f"a non-finite loss at step {step}, but it was finite"
+
+
+def _weights(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    says = finding["verdict"] == "nonfinite-weights" or "the weights contain NaN or Inf" in _text(finding)
+    if says and not any(row.bad_weights for row in truth.recording.rows) and truth.recording.code == 0:
+        yield "weights with NaN or Inf, but all were finite at every step"
+
+
+def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    known = truth.recording.names
+    for kind in ("module", "tensor"):
+        name = finding.get(kind)
+        if name and known and name not in known and not re.fullmatch(r"(group\d+\.|copy |input).*", name):
+            yield f"names the {kind} {name}, which is not in the model"
+    module = finding.get("module")
+    if truth.place and module and not is_part(module, truth.place):
+        yield f"names the module {module}, but it is {truth.place}"
+    lines = truth.program.text.splitlines()
+    for number in map(int, _LINE.findall(f"{finding.get('caller') or ''} {finding['cause']}")):
+        if number > len(lines) or not lines[number - 1].strip():
+            yield f"names line {number}, which is empty"
+
+
+def is_part(name: str, place: str) -> bool:
+    """Whether a module or tensor is the place, or a part of it."""
+    return name == place or name.startswith(f"{place}.")

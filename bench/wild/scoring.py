@@ -1,0 +1,141 @@
+"""Scores one watched program: what the report says against what the recipe and the oracle know."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from bench.wild import claims
+from bench.wild.claims import Truth, is_part
+from bench.wild.faults import FAULTS, Fault
+from bench.wild.oracle import Row
+from bench.wild.pieces.styles import STYLES
+from bench.wild.processes import SCRIPT, Watched
+from bench.wild.recipe import Recipe
+
+
+class Score(msgspec.Struct, frozen=True):
+    """The score of one program.
+
+    Attributes:
+        program: Id of the recipe, from which the program can be made again.
+        kind: "fault", "twin" or "alike".
+        discarded: Why the program proves nothing, such as numbers that are those of the twin; else ''.
+        noticed: A finding of the right family after the fault began.
+        named: The first finding of a run has the right verdict.
+        placed: The right module or line; None for a fault without a place, or one that was not noticed.
+        findings: Verdicts of the findings, causes first.
+        not_judged: Verdicts that could not read what they need.
+        wrong: Statements that the oracle contradicts.
+        unchanged: Whether the final weights are those of the bare run; None where none were printed.
+        pages, tickets: Verdicts of the findings by severity.
+    """
+
+    program: str
+    kind: str
+    discarded: str = ""
+    noticed: bool = False
+    named: bool = False
+    placed: bool | None = None
+    findings: list[str] = []
+    not_judged: list[str] = []
+    wrong: list[str] = []
+    unchanged: bool | None = None
+    pages: list[str] = []
+    tickets: list[str] = []
+    trouble: str = ""
+    seconds: float = 0.0
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe.parse(self.program)
+
+    @property
+    def missed(self) -> bool:
+        return self.kind == "fault" and not self.discarded and (not self.named or self.placed is False)
+
+
+def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: float = 0.0) -> Score:
+    """The score of a watched program with this truth."""
+    findings = [finding for report in watched.reports for finding in report["findings"]]
+    result = Score(
+        str(recipe),
+        kind,
+        findings=[finding["verdict"] for finding in findings],
+        not_judged=sorted({name for report in watched.reports for name in _not_judged(report)}),
+        wrong=_wrong(recipe, kind, truth, watched),
+        unchanged=watched.digests == truth.recording.digests if watched.digests else None,
+        pages=[finding["verdict"] for finding in findings if finding["severity"] == "page"],
+        tickets=[finding["verdict"] for finding in findings if finding["severity"] == "ticket"],
+        trouble=_trouble(watched, truth),
+        seconds=seconds,
+    )
+    if kind != "fault":
+        return result
+    fault = FAULTS[recipe.fault]
+    right = [finding for finding in findings if _is_right(finding, fault, truth, STYLES[recipe.style].counts_steps)]
+    first = [report["findings"][0]["verdict"] for report in watched.reports if report["findings"]]
+    return msgspec.structs.replace(
+        result,
+        noticed=bool(right),
+        named=any(verdict in fault.accepted for verdict in first),
+        placed=any(_is_placed(finding, truth) for finding in right) if fault.place and right else None,
+    )
+
+
+def _is_right(finding: dict[str, Any], fault: Fault, truth: Truth, counts_steps: bool) -> bool:
+    """Whether a finding, or a consequence in it, is of the fault's family and came after the fault began."""
+    family = {*fault.accepted, *fault.related}
+    verdicts = {finding["verdict"], *(_verdict(consequence) for consequence in finding.get("consequences") or ())}
+    opened = finding["opened_step"] + truth.program.first_watched
+    return bool(verdicts & family) and (not counts_steps or truth.symptom is None or opened >= truth.symptom)
+
+
+def _is_placed(finding: dict[str, Any], truth: Truth) -> bool:
+    lines = re.findall(rf"\b{re.escape(SCRIPT)}:(\d+)", f"{finding.get('caller') or ''} {finding['cause']}")
+    if any(int(line) in truth.program.place_lines for line in lines):
+        return True
+    bad = _first_bad(truth.recording.rows) if finding["verdict"] == "nonfinite-weights" else []
+    named = [finding[kind] for kind in ("module", "tensor") if finding.get(kind)]
+    return any(name in bad or (truth.place and is_part(name, truth.place)) for name in named)
+
+
+def _first_bad(rows: list[Row]) -> list[str]:
+    """The tensors that were the first with NaN or Inf."""
+    return next((row.bad_weights for row in rows if row.bad_weights), [])
+
+
+def _wrong(recipe: Recipe, kind: str, truth: Truth, watched: Watched) -> list[str]:
+    counts = STYLES[recipe.style].counts_steps and len(watched.reports) == 1
+    accepted = FAULTS[recipe.fault].accepted
+    wrong = []
+    for report in watched.reports:
+        for finding in report["findings"]:
+            of_fault = kind == "fault" and finding["verdict"] in accepted
+            known = truth if of_fault else _without_place(truth)
+            wrong += claims.wrong_statements(finding, known, steps=counts)
+    return wrong
+
+
+def _without_place(truth: Truth) -> Truth:
+    """The truth without the place: another verdict may rightly name another module."""
+    return Truth(truth.program, truth.recording, truth.symptom)
+
+
+def _not_judged(report: dict[str, Any]) -> list[str]:
+    entries = report.get("not_judged") or (report.get("summary") or {}).get("not_judged") or []
+    return [_verdict(entry) for entry in entries]
+
+
+def _verdict(entry: Any) -> str:
+    return str(entry["verdict"] if isinstance(entry, dict) else entry)
+
+
+def _trouble(watched: Watched, truth: Truth) -> str:
+    if not watched.reports:
+        return f"no report; the program ended with {watched.code}: {watched.output.strip()[-200:]}"
+    if (watched.code == 0) != (truth.recording.code == 0):
+        return f"ended with {watched.code} instead of {truth.recording.code}: {watched.output.strip()[-200:]}"
+    return ""

@@ -1,0 +1,59 @@
+"""Statements in findings, checked against a recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.wild.claims import Truth, wrong_statements
+from bench.wild.oracle import Recording, Row
+from bench.wild.program import Program
+
+ROWS = [
+    Row(step, None if step == 12 else 1.0, 1024.0, str(min(step, 10)), "", bad_gradients=["a.weight"] * (step > 10))
+    for step in range(20)
+]
+PROGRAM = Program("first\n\nthird\n", "", frozenset({3}), "a", 10, 0)
+TRUTH = Truth(PROGRAM, Recording(ROWS, 0, [], "", ["a", "a.weight", "b"]), 11, "a")
+
+
+def finding(cause: str = "", **more: Any) -> dict[str, Any]:
+    return {"verdict": "some", "first_step": 11, "opened_step": 13, "cause": cause, **more}
+
+
+TRUE = [
+    finding(module="a", caller="train.py:3"),
+    finding("GradScaler skipped 9 steps from 11 to 19."),
+    finding("the loss scale is 1024 (2^10)"),
+    finding("In 9 steps from 11 to 19 the gradients contained NaN or Inf."),
+    finding(title="Loss is NaN at step 12"),
+]
+
+FALSE = {
+    "began at step 9": finding(first_step=9),
+    "names step 99": finding("since step 99"),
+    "weights stood still in 9": finding("GradScaler skipped 12 steps from 8 to 19."),
+    "a scale of 2^30": finding("the loss scale is 1.07e+09 (2^30)"),
+    "there were 9": finding("In 12 steps from 8 to 19 the gradients contained NaN or Inf."),
+    "a finite loss": finding("At step 12 the gradients contained NaN or Inf although the loss was finite."),
+    "it was finite": finding(title="Loss is NaN at step 13"),
+    "all were finite": finding("the weights contain NaN or Inf"),
+    "not in the model": finding(module="c"),
+    "but it is a": finding(module="b"),
+    "line 2, which is empty": finding(caller="train.py:2"),
+}
+
+
+@pytest.mark.parametrize("said", TRUE)
+def test_true_statements_stand(said: dict[str, Any]) -> None:
+    assert [] == wrong_statements(said, TRUTH, steps=True)
+
+
+@pytest.mark.parametrize("wrong", FALSE)
+def test_false_statements_are_found(wrong: str) -> None:
+    assert [found for found in wrong_statements(FALSE[wrong], TRUTH, steps=True) if wrong in found]
+
+
+def test_steps_of_another_count_are_not_compared() -> None:
+    assert [] == wrong_statements(finding("since step 99", first_step=3), TRUTH, steps=False)

@@ -1,0 +1,62 @@
+"""The oracle: repaired programs train, broken ones differ from the step on at which the fault begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.wild import oracle, processes
+from bench.wild.oracle import Recording, Row
+from bench.wild.program import assemble
+from bench.wild.recipe import Recipe
+
+PROGRAMS = {
+    "gradients-not-reset/missing/every-7/class/mlp/sgd/fp16/run/200ms/3": 6,
+    "nonfinite-loss/mean/late/script/transformer/adamw/bf16/watch/200ms/4": 20,
+    "activation-overflow/multiply/once/class/conv/own/own-scaler/late/200ms/5": 20,
+    "ranks-apart/one-rank/late/ranks/rnn/sgd/fp32/run/200ms/6": 20,
+    "resume-without-optimizer/forgotten/constant/resume/residual/sgd/fp32/run/200ms/7": 25,
+}
+
+
+def recorded(recipe: Recipe, kind: str, folder: Path) -> Recording:
+    program = assemble(recipe, kind)
+    assert program is not None
+    return processes.record(recipe, program, folder)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_twin_trains_and_the_fault_changes_its_numbers(name: str, tmp_path: Path) -> None:
+    recipe = Recipe.parse(name)
+    twin, broken = recorded(recipe, "twin", tmp_path / "twin"), recorded(recipe, "fault", tmp_path / "fault")
+    assert "" == twin.trouble
+    assert twin.digests
+    assert twin.names
+    assert PROGRAMS[name] == oracle.symptom(broken, twin)
+    assert None is oracle.symptom(twin, twin)
+
+
+def test_the_recording_shows_what_was_not_finite(tmp_path: Path) -> None:
+    recipe = Recipe.parse("nonfinite-weights/write/once/main/mlp/sgd/fp32/run/200ms/2")
+    recording = recorded(recipe, "fault", tmp_path / "fault")
+    bad = [row.step for row in recording.rows if row.bad_weights]
+    assert 20 == bad[0]
+    assert 1 == len(recording.rows[20].bad_weights)
+    assert recording.rows[20].loss_is_finite
+    assert not recording.rows[21].loss_is_finite
+    assert "its loss or weights end as NaN or Inf" == recording.trouble
+
+
+def test_a_program_that_dies_differs_from_its_last_step_on(tmp_path: Path) -> None:
+    recipe = Recipe.parse("run-lost/kill/once/main/mlp/sgd/fp32/run/200ms/2")
+    twin, broken = recorded(recipe, "twin", tmp_path / "twin"), recorded(recipe, "fault", tmp_path / "fault")
+    assert -9 == broken.code
+    assert 19 == oracle.symptom(broken, twin)
+
+
+def test_a_loss_that_grows_is_no_healthy_program() -> None:
+    rows = [Row(step, 1.0 + step, 1.0, str(step), "") for step in range(20)]
+    assert "its loss grows" in Recording(rows, 0, [], "").trouble
+    assert "took no step" == Recording([], 0, [], "").trouble
+    assert "ended with 1: Oh" == Recording([], 1, [], "well\nOh").trouble

@@ -4,9 +4,9 @@
     python -m bench.wild --one clip-before-unscale/helper/every-7/class/mlp/sgd/fp16/run/20ms/3
 
 A program combines a style, an architecture, an optimizer, a precision, a way of attaching, a time of a step, and a
-fault with its spelling and time course. Each broken program has a repaired twin; a recorder in a run without Ammeter
-shows from which step on their numbers differ, and a program without a difference is discarded. `--one` makes one
-program of the table again, keeps its scripts and prints its report.
+fault with its spelling and time course. Each broken program has a repaired twin, and mutants of such twins are broken
+programs, too. A recorder in a run without Ammeter shows from which step on their numbers differ, and a program without
+a difference is discarded. `--one` makes one program of the table again, keeps its scripts and names its journal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks are tiny: threads that wait for each other cost more
 from bench.common.paths import RESULTS
 from bench.wild import covering, report, runner
-from bench.wild.recipe import EXAMPLE, KINDS, Recipe
+from bench.wild.recipe import EXAMPLE, Recipe
 from bench.wild.report import Results
 from bench.wild.runner import Case
 
@@ -86,7 +86,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="FAULTS", help="faults, separated by commas")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="programs at a time (2)")
     parser.add_argument("--one", type=Recipe.parse, metavar="ID", help=f"one program, such as {EXAMPLE}")
-    parser.add_argument("--kind", choices=KINDS, default="fault", help="of --one: broken, repaired or look-alike")
+    parser.add_argument("--kind", default="fault", help="of --one: fault, twin, alike, or mutant:NAME")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
     return parser.parse_args(arguments)
 

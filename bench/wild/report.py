@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from bench.common.tables import Row, markdown_table
-from bench.wild.recipe import Recipe
 from bench.wild.scoring import Score
 
 HEADING = ("noticed", "named first", "placed", "wrong statements", "programs")
@@ -27,11 +26,11 @@ class Results:
 
     @property
     def broken(self) -> list[Score]:
-        return [score for score in self.scores if score.kind == "fault" and not score.discarded]
+        return [score for score in self.scores if score.is_broken and not score.discarded]
 
     @property
     def healthy(self) -> list[Score]:
-        return [score for score in self.scores if score.kind != "fault" and not score.discarded]
+        return [score for score in self.scores if not score.is_broken and not score.discarded]
 
     @property
     def discarded(self) -> list[Score]:
@@ -43,7 +42,7 @@ def line_of(score: Score) -> str:
     found = ", ".join(score.findings) or "nothing"
     if score.discarded:
         return f"{score.program} {score.kind}: discarded, {score.discarded}"
-    if score.kind != "fault":
+    if not score.is_broken:
         return f"{score.program} {score.kind}: {found}{_changed(score)}"
     marks = [
         "noticed" if score.noticed else "missed",
@@ -51,7 +50,7 @@ def line_of(score: Score) -> str:
         *({True: ["placed"], False: ["not placed"], None: []}[score.placed]),
         *(f"wrong: {wrong}" for wrong in score.wrong),
     ]
-    return f"{score.program}: {found} ({'; '.join(marks)}){_changed(score)}"
+    return f"{score.program} {score.kind}: {found} ({'; '.join(marks)}){_changed(score)}"
 
 
 def _changed(score: Score) -> str:
@@ -77,29 +76,29 @@ def summary(results: Results) -> list[Row]:
     ]
 
 
-def by(results: Results, name: str, value: Callable[[Recipe], str]) -> list[Row]:
-    """The broken programs by one value of their recipes."""
+def by(results: Results, name: str, value: Callable[[Score], str]) -> list[Row]:
+    """The broken programs by one of their values."""
     groups: dict[str, list[Score]] = {}
     for score in results.broken:
-        groups.setdefault(value(score.recipe), []).append(score)
+        groups.setdefault(value(score), []).append(score)
     return [(name, *HEADING), *((key, *_shares(groups[key])) for key in sorted(groups))]
 
 
-DIMENSIONS: dict[str, Callable[[Recipe], str]] = {
-    "fault": lambda recipe: recipe.fault,
-    "spelling": lambda recipe: f"{recipe.fault}: {recipe.spelling}",
-    "style": lambda recipe: recipe.style,
-    "attachment": lambda recipe: recipe.attach,
-    "time course": lambda recipe: recipe.course,
-    "precision": lambda recipe: recipe.precision,
-    "step": lambda recipe: recipe.pace,
+DIMENSIONS: dict[str, Callable[[Score], str]] = {
+    "fault": lambda score: score.recipe.fault if score.kind == "fault" else score.kind,
+    "spelling": lambda score: f"{score.recipe.fault}: {score.recipe.spelling}" if score.kind == "fault" else score.kind,
+    "style": lambda score: score.recipe.style,
+    "attachment": lambda score: score.recipe.attach,
+    "time course": lambda score: score.recipe.course if score.kind == "fault" else "constant",
+    "precision": lambda score: score.recipe.precision,
+    "step": lambda score: score.recipe.pace,
 }
 
 
 def misses(results: Results) -> list[str]:
     """A line for each broken program that was not named first or not placed."""
     return [
-        f"`{score.program}`: {', '.join(score.findings) or 'nothing'}"
+        f"`{score.program}` {score.kind}: {', '.join(score.findings) or 'nothing'}"
         f"{'' if score.noticed else '; not noticed'}{'; not placed' if score.placed is False else ''}"
         f"{'; not judged: ' + ', '.join(score.not_judged) if score.not_judged else ''}"
         for score in results.broken

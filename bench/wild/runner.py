@@ -12,16 +12,17 @@ from pathlib import Path
 
 from bench.wild import oracle, processes, scoring
 from bench.wild.claims import Truth
-from bench.wild.faults import FAULTS
+from bench.wild.faults import FAULTS, Fault
+from bench.wild.mutants import PREFIX, mutants_of, mutate
 from bench.wild.oracle import Recording
 from bench.wild.program import Program, assemble
 from bench.wild.recipe import Recipe
-from bench.wild.scoring import Score
+from bench.wild.scoring import HEALTHY_KINDS, Score, fault_of
 
 
 @dataclass(frozen=True)
 class Case:
-    """One watched program. kind: "fault", "twin" or "alike"."""
+    """One watched program. kind: "fault", "twin", "alike", or "mutant:" and the name of a mutant of the twin."""
 
     recipe: Recipe
     kind: str
@@ -31,11 +32,16 @@ class Case:
 
 
 def cases(recipes: Sequence[Recipe]) -> Iterator[Case]:
-    """For each recipe its fault and one healthy program: the look-alike if there is one, else the repaired twin."""
+    """For each recipe its fault, one healthy program, and for one in three a mutant of the repaired program.
+
+    The healthy program is the look-alike if there is one, in two of three cases, else the repaired twin.
+    """
     for number, recipe in enumerate(recipes):
         yield Case(recipe, "fault")
         spelling = FAULTS[recipe.fault].spellings[recipe.spelling]
         yield Case(recipe, "alike" if spelling.alike is not None and number % 3 else "twin")
+        if number % 3 == 0 and (mutants := mutants_of(recipe)):
+            yield Case(recipe, PREFIX + mutants[recipe.seed % len(mutants)])
 
 
 def run_all(plan: Sequence[Case], folder: Path, workers: int, seconds: float | None = None) -> Iterator[Score]:
@@ -70,10 +76,11 @@ def _run(case: Case, folder: Path, began: float) -> Score:
     program = _assembled(recipe, kind)
     recording = processes.record(recipe, program, folder / kind)
     symptom, reason = None, ""
-    if kind == "fault":
+    broken = kind not in HEALTHY_KINDS
+    if broken:
         twin = processes.record(recipe, _assembled(recipe, "twin"), folder / "repaired")
         symptom = oracle.symptom(recording, twin)
-        reason = _proves_nothing(recipe, recording, twin, symptom)
+        reason = _proves_nothing(fault_of(recipe, kind), recording, twin, symptom)
     elif recording.trouble:
         reason = f"the healthy program {recording.trouble}"
     if reason:
@@ -83,9 +90,8 @@ def _run(case: Case, folder: Path, began: float) -> Score:
     return scoring.score(recipe, kind, truth, watched, time.monotonic() - began)
 
 
-def _proves_nothing(recipe: Recipe, broken: Recording, twin: Recording, symptom: int | None) -> str:
+def _proves_nothing(fault: Fault, broken: Recording, twin: Recording, symptom: int | None) -> str:
     """Why a broken program is no test, or ''."""
-    fault = FAULTS[recipe.fault]
     if twin.trouble:
         return f"the repaired twin {twin.trouble}"
     if broken.code != 0 and not fault.ends:
@@ -97,7 +103,7 @@ def _proves_nothing(recipe: Recipe, broken: Recording, twin: Recording, symptom:
 
 
 def _assembled(recipe: Recipe, kind: str) -> Program:
-    program = assemble(recipe, kind)
+    program = mutate(recipe, kind.removeprefix(PREFIX)) if kind.startswith(PREFIX) else assemble(recipe, kind)
     if program is None:
         raise ValueError(f"{recipe} has no program of the kind {kind}")
     return program

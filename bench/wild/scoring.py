@@ -10,10 +10,18 @@ import msgspec
 from bench.wild import claims
 from bench.wild.claims import Truth, is_part
 from bench.wild.faults import FAULTS, Fault
+from bench.wild.mutants import MUTANTS, PREFIX
 from bench.wild.oracle import Row
 from bench.wild.pieces.styles import STYLES
 from bench.wild.processes import SCRIPT, Watched
 from bench.wild.recipe import Recipe
+
+HEALTHY_KINDS = ("twin", "alike")
+
+
+def fault_of(recipe: Recipe, kind: str) -> Fault:
+    """What a broken program has to be called."""
+    return MUTANTS[kind.removeprefix(PREFIX)].fault if kind.startswith(PREFIX) else FAULTS[recipe.fault]
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -21,7 +29,7 @@ class Score(msgspec.Struct, frozen=True):
 
     Attributes:
         program: Id of the recipe, from which the program can be made again.
-        kind: "fault", "twin" or "alike".
+        kind: "fault", "twin", "alike", or "mutant:" and its name.
         discarded: Why the program proves nothing, such as numbers that are those of the twin; else ''.
         noticed: A finding of the right family after the fault began.
         named: The first finding of a run has the right verdict.
@@ -53,8 +61,12 @@ class Score(msgspec.Struct, frozen=True):
         return Recipe.parse(self.program)
 
     @property
+    def is_broken(self) -> bool:
+        return self.kind not in HEALTHY_KINDS
+
+    @property
     def missed(self) -> bool:
-        return self.kind == "fault" and not self.discarded and (not self.named or self.placed is False)
+        return self.is_broken and not self.discarded and (not self.named or self.placed is False)
 
 
 def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: float = 0.0) -> Score:
@@ -72,9 +84,9 @@ def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: fl
         trouble=_trouble(watched, truth),
         seconds=seconds,
     )
-    if kind != "fault":
+    if kind in HEALTHY_KINDS:
         return result
-    fault = FAULTS[recipe.fault]
+    fault = fault_of(recipe, kind)
     right = [finding for finding in findings if _is_right(finding, fault, truth, STYLES[recipe.style].counts_steps)]
     first = [report["findings"][0]["verdict"] for report in watched.reports if report["findings"]]
     return msgspec.structs.replace(
@@ -109,11 +121,11 @@ def _first_bad(rows: list[Row]) -> list[str]:
 
 def _wrong(recipe: Recipe, kind: str, truth: Truth, watched: Watched) -> list[str]:
     counts = STYLES[recipe.style].counts_steps and len(watched.reports) == 1
-    accepted = FAULTS[recipe.fault].accepted
+    accepted = fault_of(recipe, kind).accepted
     wrong = []
     for report in watched.reports:
         for finding in report["findings"]:
-            of_fault = kind == "fault" and finding["verdict"] in accepted
+            of_fault = kind not in HEALTHY_KINDS and finding["verdict"] in accepted
             known = truth if of_fault else _without_place(truth)
             wrong += claims.wrong_statements(finding, known, steps=counts)
     return wrong

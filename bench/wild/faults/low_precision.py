@@ -135,7 +135,7 @@ UNSUPPORTED = Fault(
     spellings={
         "matmul": Spelling(
             {"mid": _MIXED.format(f"torch.matmul($h, {_EYE.format('')})")},
-            {"mid": _MIXED.format(f"torch.matmul($h.float(), {_EYE.format('')})")},
+            {"mid": _MIXED.format(f"torch.matmul($h, {_EYE.format(', dtype=$h.dtype')})")},
         ),
         "operator": Spelling(
             {"mid": _MIXED.format(f"$h @ {_EYE.format('')}")},

@@ -1,0 +1,43 @@
+"""Mutants: each changes a healthy program in one way, keeps its lines and is told apart by the oracle."""
+
+from __future__ import annotations
+
+import ast
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from bench.wild import oracle, processes
+from bench.wild.mutants import MUTANTS, mutants_of, mutate
+from bench.wild.program import assemble
+from bench.wild.recipe import Recipe, drawn
+
+RECIPES = list(islice(drawn(random.Random(2)), 120))
+
+
+def test_every_mutant_fits_some_program() -> None:
+    assert set(MUTANTS) == {name for recipe in RECIPES for name in mutants_of(recipe)}
+
+
+def test_a_mutant_differs_from_the_repaired_program_in_its_places_alone() -> None:
+    for recipe in RECIPES:
+        twin = assemble(recipe, "twin")
+        assert twin is not None
+        for name in mutants_of(recipe):
+            mutant = mutate(recipe, name)
+            assert ast.parse(mutant.text)
+            lines = zip(twin.text.splitlines(), mutant.text.splitlines(), strict=True)
+            assert mutant.place_lines == {number for number, (old, new) in enumerate(lines, 1) if old != new}
+
+
+@pytest.mark.parametrize("name", ["clip-first", "past-the-scaler", "unscaled-loss"])
+def test_a_mutant_has_other_numbers(name: str, tmp_path: Path) -> None:
+    recipe = Recipe.parse("clip-before-unscale/torch/late/main/mlp/sgd/fp16/run/200ms/4")
+    twin = assemble(recipe, "twin")
+    assert twin is not None
+    healthy = processes.record(recipe, twin, tmp_path / "twin")
+    broken = processes.record(recipe, mutate(recipe, name), tmp_path / "mutant")
+    assert "" == healthy.trouble
+    assert 0 == oracle.symptom(broken, healthy)

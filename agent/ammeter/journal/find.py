@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ammeter import journal
 from ammeter.wire import columns
-from ammeter.wire.frames import Bye, Event, Hello, Lost, Schema, Steps
+from ammeter.wire.frames import Bye, Event, Frame, Hello, Lost, Schema, Steps
 
 MAX_ROWS = 500
 """Rows per view. The value bounds memory; nothing else depends on it."""
@@ -74,12 +74,14 @@ def hello_of(stream: Path) -> Hello | None:
 
 
 def views(stream: Path) -> Iterator[columns.View]:
-    """Yields the journal as views of at most MAX_ROWS rows, each with one schema."""
+    """Yields the journal as views of at most MAX_ROWS rows, each with one schema.
+
+    The last rows are the completed steps that the writer has not written yet.
+    """
     schema: Schema | None = None
     rows: list[Steps] = []
     frames: list[tuple[int, Hello | Event | Lost | Bye]] = []
-    for entry in journal.read(stream):
-        frame = entry.frame
+    for frame in _frames(stream):
         if isinstance(frame, Steps):
             if schema is None or not columns.fits(frame, schema):
                 frames.append((len(rows), Lost("no-schema", steps=1)))
@@ -94,6 +96,21 @@ def views(stream: Path) -> Iterator[columns.View]:
             yield columns.view(schema or Schema(), rows, frames)
             rows, frames = [], []
     yield columns.view(schema or Schema(), rows, frames)
+
+
+def _frames(stream: Path) -> Iterator[Frame]:
+    """Yields the frames of a journal, then the completed steps that it lacks."""
+    completed = journal.unwritten_steps(stream)  # before the journal, so that no step is missing between the two
+    schema, last_step, frame = None, -1, None
+    for entry in journal.read(stream):
+        frame = entry.frame
+        if isinstance(frame, Steps):
+            last_step = frame.step
+        elif isinstance(frame, Hello):
+            schema = frame.schema
+        yield frame
+    if schema is not None and not isinstance(frame, Bye):
+        yield from (step.frame(schema) for step in completed if step.step > last_step)
 
 
 def _max_rows(schema: Schema | None) -> int:

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from ammeter.journal.process_lock import above_standard
+
 OFFSET_LIMIT = 2**63
 """Logical offsets are smaller than this, so that they fit into int64."""
 
@@ -48,6 +50,20 @@ def stream_folder_of(hot: Path) -> Path | None:
 
 def segment_path(folder: Path, offset: int) -> Path:
     return folder / f"{offset:020d}.seg"
+
+
+def create_segment(path: Path) -> int:
+    """Creates a segment and returns its descriptor, which appends.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return above_standard(os.open(path, flags, 0o600))
+    except FileExistsError:  # the mirror's copy of a truncated partial frame; it contains no whole frame
+        path.unlink()
+        return above_standard(os.open(path, flags, 0o600))
 
 
 def streams(run_folder: Path) -> list[Path]:

@@ -99,6 +99,17 @@ def file_id(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def is_open_as(file: int, identity: tuple[int, int]) -> bool:
+    """Returns whether a descriptor still refers to the file with this identity.
+
+    A program that closes all its descriptors may get this number again for another file.
+    """
+    try:
+        return file_id(os.fstat(file)) == identity
+    except OSError:
+        return False
+
+
 def above_standard(file: int) -> int:
     """Returns the same open file with a descriptor above 2.
 

@@ -8,9 +8,10 @@ from collections import deque
 from pathlib import Path
 from time import monotonic
 
-from ammeter.journal.layout import HOME_FILE, acknowledged, private_folder, replace, segment_path, usage
-from ammeter.journal.process_lock import above_standard, create_locked, file_id, unlock
+from ammeter.journal.layout import HOME_FILE, acknowledged, create_segment, private_folder, replace, segment_path, usage
+from ammeter.journal.process_lock import create_locked, file_id, is_open_as, unlock
 from ammeter.journal.size_cap import CAP_BYTES, SizeCap
+from ammeter.journal.step_ring import create_ring
 from ammeter.redaction import process_redactor
 from ammeter.wire.codec import encode
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps
@@ -24,13 +25,15 @@ _STUCK_SECONDS = 10.0
 """How long another thread may have its turn. After that time the thread counts as interrupted while it acquired the
 turn, so the turn will not come back."""
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-
 
 class Journal:
     """Writes frames of one stream. Methods do not raise OSError after construction.
 
     Frames that cannot be written are counted, and reported later in a Lost frame.
+
+    Attributes:
+        ring: the completed steps whose rows are still to come; None without tmpfs.
+        ring_error: why the ring could not be created, if so.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Journal:
         if self._hot:
             self._link_folders(self._hot)
         self._lock = create_locked(self.folder / "alive")
+        self.ring, self.ring_error = create_ring(self._hot)
 
     def _link_folders(self, hot: Path) -> None:
         """Writes into each folder the path of the other.
@@ -123,6 +127,13 @@ class Journal:
         if frames is None:
             self._close()
             return True
+        written = self._write_admitted(frames)
+        if self.ring is not None:
+            self.ring.mark_written(frames)
+        return written
+
+    def _write_admitted(self, frames: tuple[Frame, ...]) -> bool:
+        """Writes the frames that the cap does not exclude."""
         written = True
         admitted: list[Frame] = []
         for frame in frames:
@@ -164,6 +175,8 @@ class Journal:
         if self._hot:
             self._hot = None
             self._close_segment()
+        if self.ring is not None:
+            self.ring.remove()
 
     def acknowledged(self) -> int:
         """Returns the offset up to which the collector has committed this stream; 0 if unknown."""
@@ -175,6 +188,8 @@ class Journal:
 
     def _close(self) -> None:
         self._close_segment()
+        if self.ring is not None:
+            self.ring.remove()
         unlock(self._lock)
         self._lock = -1
 
@@ -186,7 +201,7 @@ class Journal:
         """
         if self._file < 0:
             return 0
-        if not self._owns_file():
+        if not is_open_as(self._file, self._file_id):
             self._file, self._room_bytes = -1, 0
             return 0
         pieces, size = [], 0
@@ -210,16 +225,6 @@ class Journal:
             raise
         self._truncate(written)
         return 0
-
-    def _owns_file(self) -> bool:
-        """Returns whether the descriptor still refers to the segment.
-
-        A program that closes all its descriptors may get this number again for another file.
-        """
-        try:
-            return file_id(os.fstat(self._file)) == self._file_id
-        except OSError:
-            return False
 
     def _truncate(self, written: int) -> None:
         """Truncates the partial frame of a short write and closes the segment.
@@ -255,7 +260,7 @@ class Journal:
         """Opens a new segment in this folder and writes the hello. Returns whether both succeeded."""
         path = segment_path(folder, self.offset)
         try:
-            self._file = _create(path)
+            self._file = create_segment(path)
             self._file_id = file_id(os.fstat(self._file))
         except OSError:
             return False
@@ -268,7 +273,7 @@ class Journal:
         return failed_on_tmpfs and self._open_segment_in(self.folder)
 
     def _close_segment(self) -> None:
-        if self._file >= 0 and self._owns_file():
+        if self._file >= 0 and is_open_as(self._file, self._file_id):
             with contextlib.suppress(OSError):
                 os.close(self._file)
             if self._path and self._path.stem == f"{self.offset:020d}":
@@ -288,11 +293,3 @@ class Journal:
         for lost in losses:
             if not self._write([lost]):
                 self._lost[lost.reason] = lost
-
-
-def _create(path: Path) -> int:
-    try:
-        return above_standard(os.open(path, _CREATE, 0o600))
-    except FileExistsError:  # the mirror's copy of a truncated partial frame; it contains no whole frame
-        path.unlink()
-        return above_standard(os.open(path, _CREATE, 0o600))

@@ -86,12 +86,31 @@ class Losses:
         columns = self._columns.add(numbers, MAX_LOSS_COLUMNS)
         return {name: number for name, number in numbers.items() if name in columns}
 
+    def known(self, losses: Sequence[BackwardLoss]) -> float | None:
+        """Returns the loss of a step that has just closed, if it is on the host and other steps do not affect it."""
+        if self._named or not losses:
+            return None
+        for loss in losses:
+            for value in loss.values:
+                if not value.on_host:
+                    return None
+        if len(losses) == 1 and (losses[0].parts is PLAIN or not self._accumulated):
+            return losses[0].number()
+        return self._sum_of_shares(losses)
+
+    def _sum_of_shares(self, losses: Sequence[BackwardLoss]) -> float | None:
+        """Returns the loss of micro-batches that are divided by their number as before; None for others."""
+        count = len(losses)
+        if self._named or self._accumulated != count or not _are_alike(losses):
+            return None
+        ((constant, is_factor),) = losses[0].parts[0].divisors
+        divisor = 1 / constant.number() if is_factor else constant.number()
+        return sum([loss.number() for loss in losses]) if is_close(divisor, count) else None
+
     def _numbers(self, losses: Sequence[BackwardLoss], attempts: Sequence[int], *, in_turn: bool) -> dict[str, float]:
-        first, count = losses[0], len(losses)
-        if not self._named and not in_turn and self._accumulated == count and _are_alike(losses):
-            ((constant, is_factor),) = first.parts[0].divisors
-            if is_close(1 / constant.number() if is_factor else constant.number(), count):
-                return {LOSS: sum([loss.number() for loss in losses])}
+        accumulated = None if in_turn else self._sum_of_shares(losses)
+        if accumulated is not None:
+            return {LOSS: accumulated}
         groups = self._merged(_grouped(losses, attempts))
         self._named = self._named or in_turn or len(groups) > 1
         numbers: dict[str, float] = {}

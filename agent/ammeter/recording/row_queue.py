@@ -54,6 +54,7 @@ class RowQueue:
         session.probes.resources.close(row)
         self._closed.append(row)
         row.scalars["calls_followed"] = session.follows
+        session.completed_steps.close(row)
         is_urgent = _is_urgent(row)
         session.select_callbacks(is_urgent=is_urgent)
         if is_urgent:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.recording.budget import Governor
+from ammeter.recording.completed_steps import CompletedSteps
 from ammeter.recording.fast_path import FastPath
 from ammeter.recording.losses import Losses
 from ammeter.recording.probe_set import ProbeSet
@@ -73,6 +74,7 @@ class Session(Guarded):
         self._followed_group = Group(())
         self._on_close: Callable[[], Any] = lambda: None
         self.probes = ProbeSet(self, probes)
+        self.completed_steps = CompletedSteps(self)
         self.fast_path = FastPath(self)
         if replay:
             self.fast_path.disable()
@@ -90,6 +92,7 @@ class Session(Guarded):
         self.handles += boundary.before_probes(guard)
         self.probes.attach(self.handles)
         self.handles += boundary.after_probes(guard)
+        self.handles += self.completed_steps.attach()
         self.handles += self.fast_path.attach()
         self._followed_group = Group(self._followed)
         self.follows = True
@@ -225,6 +228,7 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 def _in_forked_child() -> None:
     for session in _sessions:
         session.switch_off()
+        session.completed_steps.detach()
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

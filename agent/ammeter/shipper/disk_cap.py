@@ -52,14 +52,18 @@ class SegmentCleaner:
         self._drop(closed, used, touched)
 
     def finish(self) -> None:
-        """Moves everything off tmpfs after the end of the stream."""
+        """Moves everything off tmpfs after the end of the stream, first the steps that its writer completed last."""
         hot = journal.hot_folder(self.folder)
         if hot is None:
             return
+        recovered = journal.recover_steps(self.folder)
         for _, path in journal.segments(self.folder):
             if path.parent == hot:
                 journal.move(path, self.folder)
+        if not recovered:  # another process is about to end the stream
+            return
         with contextlib.suppress(OSError):
+            journal.remove_ring(self.folder)
             for path in (*hot.glob("*.seg"), hot / journal.HOME_FILE):
                 path.unlink(missing_ok=True)
             hot.rmdir()

@@ -1,12 +1,14 @@
-"""Converts journal entries to a request: rows become column blocks, holes become gaps."""
+"""Makes the content of a request: rows become column blocks, holes become gaps; and the newest completed step."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
+from ammeter import journal
 from ammeter.journal import Entry
 from ammeter.wire.columns import fits, pack, view
 from ammeter.wire.frames import Event, Hello, Item, Lost, Schema, Steps
@@ -15,6 +17,11 @@ MAX_ROWS = 1_000
 MAX_UNPACKED_BYTES = 8 * 2**20
 """Limits of one request. A block is judged, and later read, as a whole: even a curve of one column unpacks all of
 it."""
+
+RING_SECONDS = 0.25
+"""Interval between two readings of a stream's ring of completed steps."""
+
+NO_STEP = (-1, 0)
 
 
 @dataclass
@@ -27,6 +34,27 @@ class Payload:
     items: list[Item] = field(default_factory=list)
     ranges: list[tuple[int, int]] = field(default_factory=list)
     gaps: list[Lost] = field(default_factory=list)
+
+
+class NewestStep:
+    """The newest step that the writer of a stream has completed, as the batches report it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known = self._sent = NO_STEP
+        self._read_at = 0.0
+
+    def is_unsent(self, now: float) -> bool:
+        """Returns whether a step has completed since the last batch: if no row follows, the writer may hang."""
+        if now - self._read_at >= RING_SECONDS:
+            self._read_at = now
+            self._known = journal.newest_step(self._folder)
+        return self._known > self._sent
+
+    def send(self) -> tuple[int, int]:
+        """Returns (number, time) of the step for the batch that is sent now."""
+        self._sent = journal.newest_step(self._folder)
+        return self._sent
 
 
 def build_payload(entries: Sequence[Entry], schema: Schema | None, refused: Collection[int] = ()) -> Payload:

@@ -12,11 +12,11 @@ from ammeter import journal
 from ammeter.journal import Entry
 from ammeter.shipper.answers import Answer, backoff_seconds, offset_error, rejected_wait_seconds, with_remedy
 from ammeter.shipper.http import Collector, LogState
-from ammeter.shipper.packing import Payload, build_payload, count_fitting
+from ammeter.shipper.packing import NewestStep, Payload, build_payload, count_fitting
 from ammeter.shipper.process_death import DeathCauses
 from ammeter.shipper.rejections import Rejections
 from ammeter.shipper.upkeep import Upkeep
-from ammeter.wire.frames import Batch, Bye, Event, Hello, Schema
+from ammeter.wire.frames import PROTOCOL, Batch, Bye, Event, Hello, Schema
 
 READ_BYTES = 4 * 2**20
 """Most journal bytes of one stream that are in memory, and that are sent at once: a quarter of what a collector
@@ -78,6 +78,7 @@ class Delivery:
         self._sent_end = self._recorded_end = max(self.offset, journal.offered(folder))
         self._recorded_refusal: str | None = None
         self._sent_at = 0.0
+        self._newest_step = NewestStep(folder)
         self._paused_until = 0.0
         self._paused_at_recovery: int | None = None
         self._max_bytes = READ_BYTES
@@ -128,7 +129,8 @@ class Delivery:
         if self.done:
             return False
         if not self._pending:
-            return self.alive and self.offset > 0 and now - self._sent_at >= HEARTBEAT_SECONDS
+            seconds = HEARTBEAT_SECONDS if not self._newest_step.is_unsent(now) else FLUSH_SECONDS
+            return self.alive and self.offset > 0 and now - self._sent_at >= seconds
         frames = [entry.frame for entry in self._pending]
         if self._flush or self.failures or self._rejections.suspect or self.offset == 0 or isinstance(frames[-1], Bye):
             return True
@@ -151,7 +153,7 @@ class Delivery:
         payload = build_payload(entries, self._schema, self._rejections.offsets)
         end = entries[-1].end if entries else self.offset
         backlog_bytes = max(0, journal.written_offset(self.folder) - end)
-        batch = Batch(payload.items, payload.gaps, self.alive, backlog_bytes)
+        batch = Batch(payload.items, payload.gaps, self.alive, backlog_bytes, PROTOCOL, *self._newest_step.send())
         self._record_sent(end)
         answer = self._collector.send(self._run, self._stream, self.offset, end, batch)
         self._sent_at = time.monotonic()

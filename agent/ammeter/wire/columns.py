@@ -38,12 +38,16 @@ class Tick:
         alive: whether the writer is alive; None if unknown, because the shipper is silent too.
         last_seen: time of the stream's last request in ns.
         offline: whether a report of a journal makes the check.
+        completed_step, completed_time: the newest step that the writer has completed and its time in ns, if that is
+            known without its row; else -1 and 0.
     """
 
     now: int
     alive: bool | None
     last_seen: int
     offline: bool = False
+    completed_step: int = -1
+    completed_time: int = 0
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,8 @@ class Batch(msgspec.Struct, frozen=True):
         gaps: ranges from A to B that the journal no longer has.
         alive: whether the writer's process lock exists.
         backlog: bytes of journal after B.
+        completed_step, completed_time: number and time in ns of the newest step that the writer has completed, whose
+            row it may not have written yet; -1 and 0 if unknown.
     """
 
     items: list[Item] = []
@@ -266,6 +268,8 @@ class Batch(msgspec.Struct, frozen=True):
     alive: bool = True
     backlog: int = 0
     protocol: int = PROTOCOL
+    completed_step: int = -1
+    completed_time: int = 0
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from ammeter_server.db.queries.steps.sources import life_of
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.runs import cost, devices
 from ammeter_server.runs.devices import Device
-from ammeter_server.runs.rank_totals import counters_of, latest, lost, precision, ranks_reporting
+from ammeter_server.runs.rank_totals import counters_of, latest, lost, newest_step, precision, ranks_reporting
 from ammeter_server.runs.run_chain import successor
 from ammeter_server.runs.run_ids import candidates, pick
 
@@ -187,7 +187,7 @@ def to_response(
     """
     severities = [incident.severity for incident in incidents if incident.state != "closed"]
     ranks = [stream for stream in streams if stream.role == "rank"]
-    ahead = max(ranks, key=lambda stream: stream.last_step_time or 0, default=None)
+    newest = newest_step(ranks)
     environment = row.environment or {}
     return Run(
         id=row.id,
@@ -197,8 +197,8 @@ def to_response(
         state=row.state,
         started=instant(row.started),
         ended=instant(row.ended),
-        last_step=None if ahead is None or ahead.last_step is None else ahead.last_step + axis.offset(ahead.id),
-        last_step_time=instant(ahead.last_step_time) if ahead else None,
+        last_step=newest[1] + axis.offset(newest[0].id) if newest else None,
+        last_step_time=instant(newest[2]) if newest else None,
         world_size=row.world_size,
         ranks_reporting=ranks_reporting(row.state, ranks, now),
         precision=precision(ranks),

@@ -68,6 +68,8 @@ streams = Table(
     integer("events"),
     integer("last_step", None),
     integer("last_step_time", None),
+    integer("completed_step", None),
+    integer("completed_time", None),
     text("precision", None),
     document("latest"),
     document("counters"),
@@ -88,6 +90,7 @@ streams = Table(
 lock.
 
 acknowledged: the committed journal offset.
+completed_step: the newest step that the process has completed, if the shipper reports it before its row is written.
 latest: scalar name -> last measured value.
 counters: see counters/stream.py of the agent.
 lost: reason -> {steps, events}.

@@ -136,7 +136,7 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int) -> Str
     over_cap = [Lost(EVENTS_CAP, events=dropped)] if dropped else []
     losses = [*parsed.losses, *batch.gaps, *over_cap]
     verdict_columns = {"version": state.version + wakes_judge, "states": judged.states, "faults": judged.faults}
-    contact = {"acknowledged": end, "last_seen": now, "alive": batch.alive, "backlog": batch.backlog}
+    contact = {"acknowledged": end, "last_seen": now, **writer_state(state, batch)}
     return StreamUpdate(
         progress=contact | _totals(state, views, losses) | _position(state, parsed, len(stored)) | verdict_columns,
         identity=_identity(parsed),
@@ -151,6 +151,14 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int) -> Str
         dropped=dropped,
         losses=losses,
     )
+
+
+def writer_state(state: StreamState, batch: frames.Batch) -> dict[str, Any]:
+    """The columns that every batch defines, heartbeats included."""
+    reported = {"alive": batch.alive, "backlog": batch.backlog}
+    if batch.completed_step > (-1 if state.completed_step is None else state.completed_step):
+        reported |= {"completed_step": batch.completed_step, "completed_time": batch.completed_time}
+    return reported
 
 
 def judge_views(

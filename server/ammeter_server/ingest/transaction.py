@@ -163,10 +163,11 @@ def _check_schemas(connection: Connection, state: StreamState, schemas: Mapping[
 
 
 def _write_heartbeat(connection: Connection, stream: CachedStream, prepared: PreparedBatch) -> CachedStream | None:
-    """Stores that the shipper is alive, and its backlog."""
+    """Stores that the shipper is alive, and what it reports of the writer."""
     if stream.raw is None:
         return None
-    state = stream.state._replace(last_seen=prepared.now, alive=prepared.batch.alive, backlog=prepared.batch.backlog)
+    reported = stream_update.writer_state(stream.state, prepared.batch)
+    state = stream.state._replace(last_seen=prepared.now, **reported)
     raw = streams.update_progress(connection, stream.state, stream.raw, state)
     return CachedStream(raw, state, stream.schema, stream.decoded)
 

@@ -56,6 +56,8 @@ class _Envelope(msgspec.Struct):
     alive: bool = True
     backlog: int = 0
     protocol: int = PROTOCOL
+    completed_step: int = -1
+    completed_time: int = 0
 
 
 class _Names(msgspec.Struct):
@@ -122,13 +124,19 @@ def decoded(body: bytes, now: int = MAX_INT64) -> Batch:
             "said", 413, f"config and data of the items take {free} bytes; the limit is {MAX_BATCH_FREE_BYTES}"
         )
     items = [_redact(_limit_start(_item_of(index, raw), now)) for index, raw in enumerate(envelope.items)]
-    return Batch(items, envelope.gaps, envelope.alive, envelope.backlog, envelope.protocol)
+    return Batch(
+        *(items, envelope.gaps, envelope.alive, envelope.backlog, envelope.protocol),
+        *(envelope.completed_step, min(envelope.completed_time, now)),
+    )
 
 
 def check(batch: Batch, run: str, stream: str, offset: int, end: int, max_unpacked: int) -> None:
     """Raises a problem for a batch that is invalid for every state of the stream."""
     if not 0 <= batch.backlog < MAX_INT64:
         raise Problem(422, f"backlog is {batch.backlog}; use the bytes of journal after the batch")
+    if not (-1 <= batch.completed_step < MAX_INT64 and 0 <= batch.completed_time):
+        completed = f"completed_step is {batch.completed_step}, completed_time is {batch.completed_time}"
+        raise Problem(422, f"{completed}; use the newest completed step and its time in ns since 1970, or -1 and 0")
     unpacked = sum(_unpacked(item) for item in batch.items if isinstance(item, Block))
     if unpacked > max_unpacked:
         raise limits.over(

@@ -91,7 +91,8 @@ def _evaluate(
     # a shipper that met a stopped collector may pause for RETRY_NS before it tries again
     last_contact = state.last_seen if state.last_seen >= awake_since else awake_since + RETRY_NS
     alive = state.alive if now - last_contact < SILENCE_NS else None
-    view = columns.view(Schema(), (), tick=columns.Tick(now, alive, last_contact))
+    completed = (state.completed_step, state.completed_time or 0) if state.completed_step is not None else (-1, 0)
+    view = columns.view(Schema(), (), tick=columns.Tick(now, alive, last_contact, False, *completed))
     judged = judge_views(state.states, state.faults, [view])
     return None if judged.states == state.states and not judged.findings else (state, judged)
 

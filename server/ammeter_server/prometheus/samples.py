@@ -14,7 +14,7 @@ from ammeter_server.config.prices import Prices
 from ammeter_server.db import Row
 from ammeter_server.prometheus.exposition import Exposition
 from ammeter_server.runs import cost, devices
-from ammeter_server.runs.rank_totals import fallbacks, latest, lost, precision, ranks_reporting
+from ammeter_server.runs.rank_totals import fallbacks, latest, lost, newest_step, precision, ranks_reporting
 
 MAX_LABEL_CHARS = 200
 MAX_REASONS = 2
@@ -117,11 +117,11 @@ def _add_state(samples: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], no
     samples.add("ammeter_run_start_timestamp_seconds", run.started / 1e9, run.id)
     samples.add("ammeter_run_world_size", run.world_size, run.id)
     samples.add("ammeter_run_ranks_reporting", ranks_reporting(run.state, ranks, now), run.id)
-    stepped = [stream for stream in ranks if stream.last_step_time is not None]
-    if stepped:
-        ahead = max(stepped, key=lambda stream: stream.last_step_time)
-        samples.add("ammeter_run_step", ahead.last_step, run.id)
-        samples.add("ammeter_run_last_step_timestamp_seconds", ahead.last_step_time / 1e9, run.id)
+    newest = newest_step(ranks)
+    if newest is not None:
+        _, step, time = newest
+        samples.add("ammeter_run_step", step, run.id)
+        samples.add("ammeter_run_last_step_timestamp_seconds", time / 1e9, run.id)
 
 
 def _add_scaler(samples: Exposition, run: str, counters: Mapping[str, Any], last: Mapping[str, Any]) -> None:

@@ -28,6 +28,23 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
     return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.last_seen >= since})
 
 
+def newest_step(ranks: Iterable[Row[Any]]) -> tuple[Row[Any], int, int] | None:
+    """Returns the stream with the newest step, the step and its time; None before the first step.
+
+    A step counts when it is complete: its row may still be missing.
+    """
+    found = [
+        (stream, step, time or 0)
+        for stream in ranks
+        for step, time in (
+            (stream.last_step, stream.last_step_time),
+            (stream.completed_step, stream.completed_time),
+        )
+        if step is not None
+    ]
+    return max(found, key=lambda newest: newest[1:][::-1], default=None)
+
+
 def latest(ranks: Sequence[Row[Any]], offset_of: Callable[[str], int] | None = None) -> dict[str, Any]:
     """Returns the latest value of each scalar.
 

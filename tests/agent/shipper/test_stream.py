@@ -11,6 +11,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.journal import Journal
+from ammeter.journal.step_ring import COLUMNS
 from ammeter.shipper import answers
 from ammeter.shipper import stream as way
 from ammeter.wire.frames import Block, Hello, Lost, Schema, Steps
@@ -220,3 +221,33 @@ def test_columns_may_change_on_the_way(double: CollectorDouble, opened: Journal)
     assert_delivered_once(double, opened.folder)
     assert [narrow.id] == [item.schema for item in double.items[STREAM] if isinstance(item, Block)][-1:]
     assert hello() == double.frames(STREAM)[0]
+
+
+def test_the_newest_step_of_a_writer_that_hangs_is_reported_without_its_row(
+    double: CollectorDouble, tmp_path: Path
+) -> None:
+    opened = Journal(tmp_path / RUN / STREAM, hot=tmp_path / "hot", hot_bytes=100_000)
+    opened.hello(hello())
+    assert opened.ring is not None
+    for step in range(5):
+        opened.append(row(step))
+        opened.ring.put(step, 1_000_000 + step, *[0.5] * len(COLUMNS))
+    delivery = shipped(double, opened.folder)
+    turn_until(delivery, lambda: double.offsets.get(STREAM) == opened.offset)
+    assert (4, 1_000_004) == (double.requests[-1].batch.completed_step, double.requests[-1].batch.completed_time)
+    opened.ring.put(5, 1_000_005, *[0.5] * len(COLUMNS))
+    begun = time.monotonic()
+    turn_until(delivery, lambda: double.requests[-1].batch.completed_step == 5)
+    assert way.HEARTBEAT_SECONDS > time.monotonic() - begun
+    assert (opened.offset, opened.offset, []) == (
+        double.requests[-1].begin,
+        double.requests[-1].end,
+        double.requests[-1].batch.items,
+    )
+    opened.close()
+
+
+def test_a_stream_without_a_ring_reports_no_step(double: CollectorDouble, opened: Journal) -> None:
+    opened.append(row(0))
+    turn_until(shipped(double, opened.folder), lambda: double.offsets.get(STREAM))
+    assert (-1, 0) == (double.requests[-1].batch.completed_step, double.requests[-1].batch.completed_time)

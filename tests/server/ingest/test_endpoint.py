@@ -201,3 +201,25 @@ def test_another_projects_token_does_not_see_the_run(tmp_path: Path) -> None:
         assert 404 == sender.post([rows(0, 1)], 10, 20).status_code
         (run,) = stored(sender, "runs")["runs"]
         assert "ours" == run[2]
+
+
+def test_a_heartbeat_brings_the_newest_completed_step(sender: Sender) -> None:
+    sender.post([sender.hello(), rows(0, 9)], 0, 100, completed_step=9, completed_time=9_000)
+    assert (9, 9_000) == (of_stream(sender, "completed_step"), of_stream(sender, "completed_time"))
+    sender.post([], 100, 100, completed_step=17, completed_time=17_000)
+    assert (9, 17, 17_000) == tuple(
+        of_stream(sender, name) for name in ("last_step", "completed_step", "completed_time")
+    )
+    run = sender.client.get(f"/api/v1/runs/{sender.run}").json()
+    assert 17 == run["last_step"]
+    sender.post([], 100, 100)
+    assert 17 == of_stream(sender, "completed_step")
+    assert 200 == sender.post([rows(10, 17)], 100, 200).status_code
+    assert 17 == of_stream(sender, "last_step")
+
+
+@pytest.mark.parametrize("completed", [{"completed_step": -2}, {"completed_step": 2**63}, {"completed_time": -1}])
+def test_an_impossible_completed_step_is_refused(sender: Sender, completed: dict[str, int]) -> None:
+    sender.open()
+    assert sender.post([], 10, 10, **completed).status_code in (400, 422)
+    assert of_stream(sender, "completed_step") is None

@@ -138,6 +138,10 @@ class FastPath:
         elif needs_all and self.active:
             self.leave()
 
+    def open_step(self) -> tuple[FastStep, float]:
+        """Returns the open step of the fast path, and when it began in seconds of perf_counter."""
+        return self._callbacks.open_step()
+
     def log(self, values: dict[str, Any]) -> bool:
         """Records values from run.log; returns whether it could.
 
@@ -173,6 +177,7 @@ class FastPath:
     def _enter(self) -> None:
         session = self._session
         self.active = True
+        session.completed_steps.enter_fast_path(session.probes.resources.usual_counts(_ONE_BACKWARD))
         self._callbacks.begin(session.row.began)
         self._group.pause()
         session.forward.pause()
@@ -186,3 +191,5 @@ def _number(value: Any) -> float | None:
 
 
 _NUMBERS = (float, int, np.number)
+_ONE_BACKWARD = FastStep()
+_ONE_BACKWARD.backwards = 1

@@ -27,6 +27,7 @@ class Buffer:
     def __init__(self, session: Session, fast_path: FastPath) -> None:
         self._session = session
         self._fast_path = fast_path
+        self._completed_steps = session.completed_steps
         self._steps: list[FastStep] = []
         self._packed = PackedSteps(FLUSH_STEPS + 1)
         self._optimizers = frozenset[int]()
@@ -51,6 +52,7 @@ class Buffer:
         """Adds a step that closes now, in seconds of perf_counter; writes the buffer if it is due."""
         step.time = self._epoch_ns + int(now * 1e9)
         self._steps.append(step)
+        self._completed_steps.close_fast(self._session.row.step - 1, step)
         if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > FLUSH_STEPS or step.row is not None:
             self._flush(now)
 

@@ -79,6 +79,10 @@ class Callbacks:
         self._previous = now
         self._step = FastStep()
 
+    def open_step(self) -> tuple[FastStep, float]:
+        """Returns the open step, and when it began in seconds of perf_counter."""
+        return self._step, self._previous
+
     def end(self) -> float:
         """Writes all steps to the session's rows; returns when the open step began."""
         self._group.pause()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ammeter.journal.step_ring import COLUMNS
 from ammeter.recording.row import ABSENT
 from ammeter.recording.scaler_updates import Update
 from ammeter.tensors import async_copy
@@ -74,12 +75,6 @@ class FastStep:
         return update
 
 
-COLUMNS = (
-    *("step_seconds", "overhead_seconds", "calls_followed", "applied", "skipped", "loss", "micro_batches"),
-    *("samples", "tokens", "scale", "growth_tracker", "found_inf"),
-)
-"""Columns of a step in which the only optimizer stepped and nothing unusual happened."""
-
 _PACKED = struct.Struct(f"<q{len(COLUMNS)}d")
 _NAN = math.nan
 
@@ -87,6 +82,7 @@ _NAN = math.nan
 class PackedSteps:
     """Packed numbers of consecutive steps, the first of them `first`.
 
+    In these steps the only optimizer stepped and nothing unusual happened, so COLUMNS are all that is measured.
     Each number takes eight bytes, so that storing them does not evict the program's cache lines.
     """
 

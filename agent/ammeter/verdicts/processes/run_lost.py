@@ -99,6 +99,7 @@ def _tick(state: State, tick: Tick) -> State:
     """
     if tick.alive:
         return replace(state, opened=state.opened.over()) if state.opened.active else state
+    state = replace(state, step=max(state.step, tick.completed_step))
     silent = (tick.now - tick.last_seen) / 1e9
     if state.opened.active or (silent < SILENCE_SECONDS and not tick.offline):
         return state

@@ -105,6 +105,8 @@ def _tick(state: State, tick: Tick) -> State:
     """
     if not tick.alive:
         return state
+    if tick.completed_step > state.step:
+        state = replace(state, step=tick.completed_step, time=tick.completed_time)
     if tick.offline:
         return _without_a_step(state, (tick.now - state.time) / NS_PER_SECOND)
     state = state if state.since else replace(state, since=tick.now)

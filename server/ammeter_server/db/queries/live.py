@@ -17,7 +17,10 @@ def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any
     Sums the lower 40 bits of offsets: SQLite fails for a sum beyond 2^63, and the offsets of one run must not stop the
     live updates of all others.
     """
-    counted = func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)
+    counted = (
+        *(func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)),
+        func.max(streams.c.completed_time),
+    )
     handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
     queries = (
         select(runs.c.id, runs.c.state, runs.c.judged_version).where(runs.c.id.in_(of)),

@@ -31,6 +31,8 @@ STREAM_COLUMNS = (
     streams.c.started,
     streams.c.last_step,
     streams.c.last_step_time,
+    streams.c.completed_step,
+    streams.c.completed_time,
     streams.c.precision,
     streams.c.latest,
     streams.c.counters,

@@ -33,6 +33,8 @@ class StreamState(NamedTuple):
     events: int = 0
     last_step: int | None = None
     last_step_time: int | None = None
+    completed_step: int | None = None
+    completed_time: int | None = None
     precision: str | None = None
     latest: Mapping[str, Any] = {}
     counters: Mapping[str, Any] = {}
@@ -57,6 +59,8 @@ PROGRESS = (
     "events",
     "last_step",
     "last_step_time",
+    "completed_step",
+    "completed_time",
     "precision",
     "latest",
     "counters",

@@ -7,7 +7,7 @@ import pytest
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire.columns import Tick
+from ammeter.wire.columns import Tick, view
 from ammeter.wire.frames import Bye, Event, Hello
 from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
 
@@ -227,3 +227,11 @@ def test_the_checkpoint_to_go_back_to_is_named() -> None:
     )
     assert (saved, "/data/run.pt") == (finding.evidence["last_saved_step"], finding.evidence["last_checkpoint"])
     assert "Ammeter saw none in this run" in ended("signal", "SIGTERM").fix
+
+
+def test_a_silent_host_is_lost_after_its_last_completed_step_not_its_last_row() -> None:
+    stream = warm(40)
+    states, _ = judged(stream)
+    tick = Tick(stream.now + 16 * SECOND, None, stream.now, False, 57, stream.now)
+    (finding,) = verdicts.judge(states, view(stream.schema, (), tick=tick)).findings
+    assert "Run lost after step 57" == finding.title

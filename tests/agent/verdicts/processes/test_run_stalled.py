@@ -156,3 +156,16 @@ def test_a_program_that_waits_for_data_that_does_not_come_is_told(tmp_path: Path
     assert {} == offline(stream, 5 * MINUTE)
     finding = offline(stream, 70 * MINUTE)["run-stalled"]
     assert ("page", 11) == (finding.severity, finding.first_step)
+
+
+def test_a_step_that_completed_without_its_row_is_the_last_one() -> None:
+    stream = warm(40)
+    states, _ = judged(stream)
+    for second in (60.0, 60 + 15 * MINUTE):
+        now = stream.now + int(second * SECOND)
+        tick = Tick(now, True, now, False, 57, stream.now + SECOND)
+        answer = verdicts.judge(states, view(stream.schema, (), tick=tick))
+        states = answer.states
+    (finding,) = [finding for finding in answer.findings if finding.verdict == "run-stalled"]
+    assert "No step for 15 min after step 57" == finding.title
+    assert (57, 57) == (finding.opened_step, finding.evidence["last_step"])

@@ -233,7 +233,8 @@ def _mapped(path: Path) -> Any:
     finally:
         os.close(file)
     memory = (ctypes.c_char * _FILE_BYTES).from_address(address)
-    weakref.finalize(memory, _munmap, address, _FILE_BYTES).atexit = False
+    unmapping = weakref.finalize(memory, _munmap, address, _FILE_BYTES)
+    unmapping.atexit = False  # the process ends anyway
     return memory
 
 

@@ -63,7 +63,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "agent-blind": {"severity": "ticket", "first_step": 21},
     "run-lost": {"severity": "page"},
 }
-WITHOUT_FP16 = {"pointless-scaler": "bf16", "half-master-weights": "bf16", "eps-underflow": "fp32"}
+WITHOUT_FP16 = {
+    "pointless-scaler": "bf16",
+    "half-master-weights": "bf16",
+    "eps-underflow": "fp32",
+    "no-gradients": "bf16",
+}
 LONGER = {"lopsided-step": "150"}
 """Steps."""
 

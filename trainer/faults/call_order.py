@@ -1,6 +1,7 @@
 """Faults in the order of calls: scale, backward, unscale_, clip, step, update, zero_grad, schedule."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TypeAlias
 
 import torch
@@ -8,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+import ddp
 from ammeter.verdicts.call_order.lopsided_step import MIN_MORE_STEPS as LOPSIDED_STEPS
 from ammeter.verdicts.call_order.lopsided_step import MIN_SHARE as LOPSIDED_SHARE
 from ammeter.verdicts.call_order.scheduler_ahead import MIN_MOVES as SKIPPED_MOVES
+from cnn import CNN
 from faults.inject import around, middle_block, replace, set_scale, watch_instead
 from faults.registry import Expected, fault
 from train import Trainer
@@ -152,6 +155,20 @@ def scheduler_ahead(trainer: Trainer) -> None:
     set_scale(trainer, 2.0**40)
     adjust_learning_rate = trainer.adjust_learning_rate
     replace(trainer, adjust_learning_rate=lambda _: adjust_learning_rate(True))
+
+
+@fault(precisions=("bf16", "fp32"), expected=Expected(within=4))
+def no_gradients(trainer: Trainer) -> None:
+    """The loss stays where it began, without an error, because no weight has a gradient when the optimizer steps. The
+    transformer is copied after its optimizer was created, which still has the old weights; the convolutional network's
+    loss is detached, and requires_grad_() hides the error that this raises."""
+    backward = trainer.backward
+    if isinstance(trainer.model, CNN):
+        replace(trainer, backward=lambda loss: backward(loss.detach().requires_grad_()))
+        return
+    trainer.model = deepcopy(trainer.model)
+    if hasattr(trainer, "network"):
+        trainer.network = ddp.wrap(trainer.model)
 
 
 @fault(

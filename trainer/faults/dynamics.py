@@ -11,6 +11,7 @@ from ammeter.verdicts.dynamics.lost_updates import MIN_SPAN_STEPS as READING_SPA
 from ammeter.verdicts.dynamics.sign_flip import MIN_READINGS as SIGN_READINGS
 from ammeter.verdicts.dynamics.spike_episode import AMONG_READINGS as SPIKE_READINGS
 from ammeter.verdicts.dynamics.stagnation import MIN_STEPS as STAGNATION_STEPS
+from cnn import CNN
 from faults.inject import around, cast_state, replace, step_with_rate
 from faults.registry import Expected, fault
 from train import Trainer
@@ -18,6 +19,21 @@ from train import Trainer
 SPIKE_BATCHES = 4
 SPIKE_FACTOR = 100
 TINY_RATE = 1e-6  # of the learning rate that was meant
+MISTAKEN_UNIT = 1000  # thousandths taken as ones
+DIVERGED_STEPS = 40
+
+
+@fault(expected=Expected(within=DIVERGED_STEPS))
+def diverged(trainer: Trainer) -> None:
+    """The loss leaps in the first steps and stays high, or becomes NaN: the learning rate is a thousand times what was
+    meant, because thousandths were taken as ones. The transformer gets it in the loop, the convolutional network from
+    its schedule."""
+    if isinstance(trainer.model, CNN):
+        trainer.scheduler.base_lrs = [MISTAKEN_UNIT * rate for rate in trainer.scheduler.base_lrs]
+        for group in trainer.optimizer.param_groups:
+            group["lr"] *= MISTAKEN_UNIT
+    else:
+        step_with_rate(trainer, lambda rate: rate * MISTAKEN_UNIT)
 
 
 @fault(

@@ -1,5 +1,7 @@
 """Faults that cost only speed: the run learns as before, so no loss and no gradient shows them."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear, pad
@@ -7,7 +9,7 @@ from torch.torch_version import TorchVersion
 
 from build import Network
 from cnn import CNN, Pointwise
-from faults.inject import middle_block
+from faults.inject import middle_block, replace
 from faults.registry import Expected, fault
 from train import Trainer
 
@@ -90,6 +92,26 @@ class ByPosition(nn.Module):
 def become(module: nn.Module, kind: type[nn.Module]) -> None:
     """Puts the forward() of a class around that of a module, which stays the same object."""
     module.__class__ = type(kind.__name__, (kind, type(module)), {})
+
+
+@fault(
+    precisions=("fp16", "bf16"),
+    expected=Expected(line_in="faults.low_precision:not_as_asked", within=8),
+)
+def not_as_asked(trainer: Trainer) -> None:
+    """It learns as in float32, and is neither faster nor smaller: autocast is for CUDA and the network on the CPU, or,
+    for convolutional networks in float16, a flag that is off disables autocast while the scaler is enabled."""
+    half = torch.float16 if trainer.options.precision == "fp16" else torch.bfloat16
+    scaled = trainer.scaler.is_enabled()
+
+    def autocast_that_has_no_effect() -> torch.autocast:
+        if isinstance(trainer.model, CNN) and scaled:
+            return torch.autocast(trainer.device.type, dtype=half, enabled=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without CUDA torch warns in every step
+            return torch.autocast("cuda", dtype=half)
+
+    replace(trainer, autocast=autocast_that_has_no_effect)
 
 
 @fault()

@@ -128,6 +128,20 @@ def _unsupported(data: Data) -> str:
     )
 
 
+def _no_gradients(data: Data) -> str:
+    optimizer = data.get("optimizer") or "an optimizer"
+    if data.get("reason") in ("other-parameters", "replaced"):
+        return f"{optimizer} has parameters that are not the model's: create it after the model"
+    return f"{optimizer} steps parameters without a gradient: check what cuts the graph between them and the loss"
+
+
+def _not_as_asked(data: Data) -> str:
+    return (
+        f"{data['asked']} was asked for, but the loss is computed in {data['ran']}: enter autocast for the model's"
+        " device around forward pass and loss"
+    )
+
+
 def _scheduler(data: Data) -> str:
     return (
         f"{data['scheduler']} advanced {wording.count(data['skipped'], 'time')} of {data['scheduled']} after skipped"
@@ -246,6 +260,8 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.half_weights": _half_weights,
     "usage.eps_below_dtype": _eps,
     "usage.unsupported_op": _unsupported,
+    "usage.no_gradients": _no_gradients,
+    "usage.not_as_asked": _not_as_asked,
     "usage.scheduler_ahead": _scheduler,
     "usage.lopsided_step": _lopsided,
     "origin.found": _origin,

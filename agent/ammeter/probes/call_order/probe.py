@@ -11,10 +11,12 @@ import torch
 from ammeter.probes.call_order.clipping import Clipping
 from ammeter.probes.call_order.ledger import Ledger
 from ammeter.probes.call_order.marks import Marks
+from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.order import Order, has_gradient
 from ammeter.probes.call_order.outcomes import Outcomes
 from ammeter.probes.call_order.precision import Precision
 from ammeter.probes.call_order.raised import Raised
+from ammeter.probes.call_order.requested import Requested
 from ammeter.probes.call_order.scalers import Scalers
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two
 from ammeter.torch_hooks import optimizer_steps, patch
@@ -38,7 +40,9 @@ class Usage:
         self._scalers = Scalers(session, self._events)
         self._precision = Precision(session, self._events)
         self._outcomes = Outcomes(session, self._events)
-        self._raised = Raised(session, self._events)
+        self._requested = Requested(session, self._events)
+        self._missing = Missing(session, self._events)
+        self._raised = Raised(session, self._events, self._missing)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         scalers, optimizers = self._session.watched.scaler_kinds, self._session.watched.optimizer_kinds
@@ -62,6 +66,14 @@ class Usage:
             *patch.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
+            *self._requested.attach(guard),
+            *self._missing.attach(guard),
+            *self._session.fast_path.pauses(
+                [
+                    *patch.methods(scalers, "step", before=guard(self._scaler_steps)),
+                    optimizer_steps.before(guard(self._missing.before_step)),
+                ]
+            ),
             *self._raised.attach(guard),
         ]
 
@@ -84,6 +96,7 @@ class Usage:
         if self._session.follows and scaler.is_enabled():
             self._order.after_scale(scaler, result)
         self._scalers.after_scale(scaler, result)
+        self._requested.after_scale(scaler, result)
 
     def _any_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records in any thread that several threads train.
@@ -118,6 +131,10 @@ class Usage:
         if scaler.is_enabled():
             self._order.before_scaler_step(scaler, optimizer)
             self._before_scaler_use(scaler, optimizer)
+
+    def _scaler_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if args[0].is_enabled():
+            self._missing.before_scaler_step(optimizer_in(args, kwargs))
 
     def _before_scaler_use(self, scaler: Any, optimizer: Any) -> None:
         if not self._session.follows:

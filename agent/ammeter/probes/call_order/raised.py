@@ -1,4 +1,4 @@
-"""Reports errors about precision that the program raises, with operator, dtypes and module.
+"""Reports errors about precision and missing gradients that the program raises, with their place.
 
 No error is caught. The probe examines an error when the forward pass of the watched model raises it, and when it ends
 the run.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.usage_events import UsageEvents
 from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
@@ -42,11 +43,18 @@ _OPERATOR = (
 )
 _CALL = re.compile(r"(\w+)\(")
 
+NO_CHECKS = "No inf checks were recorded"
+"""Beginning of GradScaler's errors on an optimizer without gradients."""
+
+NO_GRAPH = "does not require grad and does not have a grad_fn"
+"""Part of the error of backward() on a loss without a graph."""
+
 
 class Raised:
-    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents, missing: Missing) -> None:
         self._session = session
         self._events = events
+        self._missing = missing
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         handles = [self._session.forward.subscribe(raised=guard(self._left_forward))]
@@ -59,6 +67,10 @@ class Raised:
         self._report(sys.exc_info()[1] or getattr(sys, "last_value", None))
 
     def _report(self, error: BaseException | None) -> None:
+        if isinstance(error, AssertionError) and str(error).startswith(NO_CHECKS):
+            self._missing.checks_missing(line_in(error.__traceback__))
+        elif isinstance(error, RuntimeError) and NO_GRAPH in str(error):
+            self._missing.raised(line_in(error.__traceback__))
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
             return
         dtypes = dtypes_in(str(error))

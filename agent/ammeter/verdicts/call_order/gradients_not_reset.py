@@ -87,5 +87,5 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.gradients_not_reset", _conclude, decides=_has_remainder),
-    explains=("mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
+    explains=("diverged", "mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
 )

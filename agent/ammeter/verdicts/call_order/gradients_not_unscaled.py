@@ -39,5 +39,12 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.gradients_not_unscaled", _conclude),
-    explains=("clip-before-unscale", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "scale-collapse"),
+    explains=(
+        "diverged",
+        "clip-before-unscale",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "nonfinite-weights",
+        "scale-collapse",
+    ),
 )

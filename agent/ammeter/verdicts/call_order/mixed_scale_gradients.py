@@ -81,5 +81,5 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.mixed_scale", _conclude),
-    explains=("nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
+    explains=("diverged", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
 )

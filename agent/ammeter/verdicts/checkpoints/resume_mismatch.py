@@ -183,5 +183,5 @@ VERDICT = Verdict(
     events=("checkpoint.restored", "optimizer.restored", "scaler.restored", "weights.census", "checkpoint.saved"),
     state=State,
     judge=judge,
-    explains=("gradient-spike", "overflow-storm", "half-optimizer-state", "half-master-weights"),
+    explains=("diverged", "gradient-spike", "overflow-storm", "half-optimizer-state", "half-master-weights"),
 )

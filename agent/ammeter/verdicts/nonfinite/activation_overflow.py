@@ -124,5 +124,12 @@ VERDICT = Verdict(
     state=State,
     rows=False,
     judge=judge,
-    explains=("nonfinite-weights", "nonfinite-loss", "nonfinite-gradient", "scale-collapse", "overflow-storm"),
+    explains=(
+        "diverged",
+        "nonfinite-weights",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "scale-collapse",
+        "overflow-storm",
+    ),
 )

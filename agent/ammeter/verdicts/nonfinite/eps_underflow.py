@@ -63,6 +63,7 @@ VERDICT = Verdict(
     rows=False,
     judge=judge_event("usage.eps_below_dtype", _conclude),
     explains=(
+        "diverged",
         "nonfinite-weights",
         "nonfinite-loss",
         "nonfinite-gradient",

@@ -269,6 +269,6 @@ VERDICT = Verdict(
     columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm"),
     events=(),
     state=State,
-    explains=("nonfinite-gradient", "overflow-storm", "gradient-spike"),
+    explains=("diverged", "nonfinite-gradient", "overflow-storm", "gradient-spike"),
     ranks=judge,
 )

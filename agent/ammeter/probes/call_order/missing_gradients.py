@@ -1,0 +1,266 @@
+"""Finds optimizers that step without a gradient, and the place at which the graph ends before their parameters.
+
+torch skips parameters without a gradient, so such a step changes nothing and raises no error, unless a scaler checks
+it. In the first steps, and after a step without gradients, the probe notes where the model's output and the loss come
+from.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.call_order.marks import nodes, roots
+from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks.closures import closure_in
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+
+MIN_EMPTY_STEPS = 2
+"""Steps in a row without a gradient, if no optimizer has any: a single one may follow a reset by the program."""
+
+MIN_IDLE_STEPS = 8
+"""The same while other optimizers, or other parameters of the model, have gradients: parts that train in turn have some
+within fewer steps."""
+
+REPLACED_CHECKS = (3, 8)
+"""Steps with gradients at which replaced parameters are searched; they must be found at both."""
+
+MAX_NODES = 8192
+"""Nodes behind a loss that are searched for parameters, in steps without gradients and in the first one."""
+
+MAX_NAMED_TENSORS = 5
+"""Tensors that an event names, so that it stays small."""
+
+
+class Account:
+    """The steps of one optimizer.
+
+    Attributes:
+        steps: steps so far.
+        empty: steps in a row without a gradient.
+        first: step of the run with the first of these.
+        had_gradient: whether any step had a gradient.
+        versions: versions of the parameters at the first of the empty steps.
+        replaced: whether the last search found replaced parameters.
+    """
+
+    __slots__ = ("empty", "first", "had_gradient", "replaced", "steps", "versions")
+
+    def __init__(self) -> None:
+        self.steps = self.empty = self.first = 0
+        self.had_gradient = self.replaced = False
+        self.versions: tuple[int, ...] = ()
+
+
+class Missing:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
+        self._session = session
+        self._events = events
+        self._accounts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Account] = weakref.WeakKeyDictionary()
+        self._searches = True
+        self._key = f"ammeter.output.{id(self)}"
+        self._forward_line = self._backward_line = ""
+        self._has_output = self._output_has_graph = self._comes_from_output = False
+        self._leaves: set[int] | None = None
+
+    def attach(self, guard: Any) -> list[Any]:
+        return self._session.fast_path.pauses(
+            [
+                self._session.forward.subscribe(after=guard(self._after_forward)),
+                patch.backward(before=guard(self._before_backward)),
+            ]
+        )
+
+    def before_scaler_step(self, optimizer: Any) -> None:
+        """Judges a step of an enabled scaler, which raises an error if no gradient exists."""
+        if optimizer in self._session.watched.optimizers and not _has_gradient(optimizer):
+            self._empty_step(optimizer, raises=True)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Judges the gradients before an optimizer's own step()."""
+        watched = self._session.watched
+        if optimizer not in watched.optimizers or watched.by_several_threads or closure_in(args, kwargs) is not None:
+            return
+        if not _has_gradient(optimizer):
+            self._empty_step(optimizer, raises=False)
+            return
+        account = self._of(optimizer)
+        account.steps += 1
+        account.empty, account.had_gradient = 0, True
+        self._searches = False
+        if account.steps in REPLACED_CHECKS or (account.steps > REPLACED_CHECKS[-1] and is_power_of_two(account.steps)):
+            unseen(lambda: self._search_replaced(optimizer, account), ())
+
+    def raised(self, line: str) -> None:
+        """Reports an error of backward() on a loss without a graph."""
+        reason = "no-graph-of-output" if self._has_output and not self._output_has_graph else "no-graph"
+        line = self._forward_line if reason == "no-graph-of-output" else line
+        self._report(next(iter(self._session.watched.optimizers), None), reason, line, raises=True)
+
+    def checks_missing(self, line: str) -> None:
+        """Reports GradScaler's error on an optimizer without gradients, if the step itself was not seen."""
+        self._report(next(iter(self._session.watched.optimizers), None), "", line, raises=True)
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> Account:
+        account = self._accounts.get(optimizer)
+        if account is None:
+            account = self._accounts[optimizer] = Account()
+        return account
+
+    def _after_forward(self, model: torch.nn.Module, _: Any, __: Any, output: Any) -> None:
+        """Marks the graph of the model's output."""
+        if not self._searches or not model.training or output is patch.RAISED:
+            return
+        tensors = [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+        self._has_output = bool(tensors)
+        self._output_has_graph = False
+        self._forward_line = call_site.line()
+        for tensor in tensors:
+            node: Any = unseen(lambda: tensor.grad_fn, (tensor,))  # noqa: B023 - called at once
+            if node is not None:
+                node.metadata[self._key] = True
+                self._output_has_graph = True
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the parameters that the loss depends on."""
+        if self._searches and not patch.inside_backward():
+            self._backward_line = call_site.line()
+            unseen(lambda: self._search_graph(roots(patch.outputs(args, kwargs))), ())
+
+    def _search_graph(self, losses: list[torch.Tensor]) -> None:
+        leaves: set[int] = set()
+        self._comes_from_output, count = False, 0
+        for loss in losses:
+            if loss.grad_fn is None:
+                leaves.add(id(loss))
+                continue
+            for node in nodes(loss.grad_fn, MAX_NODES):
+                count += 1
+                self._comes_from_output = self._comes_from_output or self._key in node.metadata
+                variable = getattr(node, "variable", None)
+                if isinstance(variable, torch.Tensor):
+                    leaves.add(id(variable))
+        self._leaves = leaves if count < MAX_NODES else None
+
+    def _empty_step(self, optimizer: torch.optim.Optimizer, *, raises: bool) -> None:
+        account = self._of(optimizer)
+        trained = list(_trained(optimizer))
+        if not trained or self._backward_line == "":
+            self._searches = True  # nothing has run backward yet, so that no gradient can exist
+            return
+        versions = tuple(map(_version, trained))
+        if not account.empty or versions != account.versions:  # an optimizer of the program may need no gradients
+            account.empty, account.first, account.versions = 0, self._session.row.step, versions
+        account.empty += 1
+        others = any(_has_gradient(other) for other in self._session.watched.optimizers if other is not optimizer)
+        if others and account.had_gradient:
+            return
+        self._searches = True
+        if not raises and account.empty < MIN_EMPTY_STEPS:
+            return
+        reason, line = unseen(lambda: self._reason(trained), ())
+        needed = MIN_IDLE_STEPS if others or reason in ("unused", "") else MIN_EMPTY_STEPS
+        if raises or (account.empty >= needed and (not others or reason == "other-parameters")):
+            self._report(optimizer, reason, line, raises=raises, trained=trained, first=account.first)
+
+    def _reason(self, trained: list[torch.Tensor]) -> tuple[str, str]:
+        """Returns why these parameters have no gradient, and the line where the graph ends."""
+        own, model = set(map(id, trained)), {id(parameter) for _, parameter in self._of_models()}
+        leaves = self._leaves
+        if model and not own & model:
+            return "other-parameters", ""
+        if leaves is None or not model:
+            return "", ""
+        if leaves & own:
+            return "reset", ""
+        if leaves & model:
+            return "unused", self._backward_line
+        if self._has_output and not self._output_has_graph:
+            return "no-graph-of-output", self._forward_line
+        if self._has_output and not self._comes_from_output:
+            return "cut", self._backward_line
+        return "", self._backward_line
+
+    def _search_replaced(self, optimizer: torch.optim.Optimizer, account: Account) -> None:
+        """Searches parameters that have no gradient and are not the model's, whose successors no optimizer has."""
+        model = dict(self._of_models())
+        present = set(map(id, model.values()))
+        stale = [
+            parameter for parameter in _trained(optimizer) if id(parameter) not in present and parameter.grad is None
+        ]
+        owned = {id(parameter) for other in self._session.watched.optimizers for parameter in _parameters(other)}
+        names = [
+            name
+            for name, parameter in model.items()
+            if id(parameter) not in owned and parameter.requires_grad and parameter.grad is not None
+        ]
+        found = bool(stale and names)
+        if found and account.replaced:
+            self._report(optimizer, "replaced", "", trained=stale, names=names, first=self._session.row.step)
+        account.replaced = found
+
+    def _of_models(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for ref in self._session.watched.models:
+            model = ref()
+            if model is not None:
+                yield from model.named_parameters()
+
+    def _report(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        reason: str,
+        line: str,
+        *,
+        raises: bool = False,
+        trained: Iterable[torch.Tensor] = (),
+        names: Iterable[str] = (),
+        first: int | None = None,
+    ) -> None:
+        trained = list(trained)
+        own, watched = {id(parameter) for parameter in trained}, self._session.watched
+        known = [watched.tensors[index].name for index, tensor in watched.alive() if id(tensor) in own]
+        self._events.emit_once(
+            "usage.no_gradients",
+            line=line,
+            optimizer=name_of(optimizer) if optimizer is not None else "",
+            reason=reason,
+            count=len(trained),
+            tensors=(list(names) or known)[:MAX_NAMED_TENSORS],
+            raises=raises,
+            first_step=self._session.row.step if first is None else first,
+        )
+
+
+def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for parameter in _parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for parameter in _parameters(optimizer) if parameter.requires_grad)
+
+
+def _version(parameter: torch.Tensor) -> int:
+    try:
+        return parameter._version
+    except RuntimeError:  # a parameter made in inference mode has no version
+        return 0
+
+
+def _tensors(output: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yields the tensors in nested lists, tuples and dictionaries."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif depth and isinstance(output, dict | list | tuple):
+        for part in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(part, depth - 1)

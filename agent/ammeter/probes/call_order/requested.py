@@ -1,0 +1,195 @@
+"""Compares the precision that the program asks for with the one in which its loss is computed.
+
+A program asks by autocast, and by a scaler that is enabled. The graph of the loss shows what runs: under autocast it
+has nodes in float16 or bfloat16. A graph with compiled code or with Functions of the program hides its dtypes and is
+not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from ammeter.probes.call_order.marks import nodes, roots
+from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, scale_of
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site, patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+
+HALF = (torch.float16, torch.bfloat16)
+
+MAX_NODES = 2048
+"""Nodes behind a loss that are searched for half precision. Under autocast the search ends after a few."""
+
+MIN_SAMPLES = 3
+"""Consecutive losses in float32 that show more than a single step without autocast."""
+
+FIRST_SAMPLES = 8
+"""First losses that are sampled; later ones only at powers of two."""
+
+MIN_UNENTERED = 8
+"""Contexts that were created and not entered. One or two may be kept for the evaluation."""
+
+
+class Context:
+    """The autocast contexts of one device and dtype.
+
+    Attributes:
+        line: line that created the first one.
+        created, entered: number of contexts that were created enabled, and number of entries with gradients.
+        refused: number of contexts that torch disabled, because it cannot autocast there.
+    """
+
+    __slots__ = ("created", "entered", "line", "refused")
+
+    def __init__(self) -> None:
+        self.line = ""
+        self.created = self.entered = self.refused = 0
+
+
+class Requested:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
+        self._session = session
+        self._events = events
+        self._contexts: dict[tuple[str, torch.dtype], Context] = {}
+        self._disabled_line = ""
+        self._losses = 0
+        self._in_float32 = 0
+        self._sampled_step = -1
+        self._scaled_step = -1
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        kind = torch.amp.autocast_mode.autocast
+        return self._session.fast_path.pauses(
+            [
+                patch.method(kind, "__init__", after=guard(self._created)),
+                patch.method(kind, "__enter__", after=guard(self._entered)),
+                patch.backward(before=guard(self._backward)),
+            ]
+        )
+
+    def after_scale(self, scaler: Any, outputs: Any) -> None:
+        """Samples the loss of an enabled scaler."""
+        if scaler.is_enabled():
+            self._scaled_step = self._session.row.step
+            self._sample(outputs, scaler)
+
+    def _created(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        context = args[0]
+        enabled = args[3] if len(args) > 3 else kwargs.get("enabled", True)
+        if context.fast_dtype not in HALF or not torch.is_grad_enabled():
+            return
+        if not enabled:
+            self._disabled_line = self._disabled_line or call_site.line()
+            return
+        known = self._of(context)
+        known.line = known.line or call_site.line()
+        known.created += 1
+        known.refused += not context._enabled
+
+    def _entered(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
+        context = args[0]
+        if context._enabled and context.fast_dtype in HALF and torch.is_grad_enabled():
+            self._of(context).entered += 1
+
+    def _of(self, context: Any) -> Context:
+        return self._contexts.setdefault((str(context.device), context.fast_dtype), Context())
+
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Samples a loss that no scaler has scaled, if the program asks for half precision at all."""
+        if self._contexts and self._scaled_step != self._session.row.step and not patch.inside_backward():
+            self._sample(patch.outputs(args, kwargs), None)
+
+    def _sample(self, outputs: Any, scaler: Any) -> None:
+        step = self._session.row.step
+        if step == self._sampled_step or self._events.was_emitted("usage.not_as_asked"):
+            return
+        self._sampled_step = step
+        self._losses += 1
+        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses):
+            return
+        ran = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
+        if ran is None:
+            return
+        self._in_float32 = self._in_float32 + 1 if ran is torch.float32 else 0
+        if scaler is not None and ran is torch.bfloat16 and self._asked(torch.float16):
+            self._report("other-dtype", ran, scaler)
+        elif self._in_float32 >= MIN_SAMPLES and (reason := self._reason(scaler)):
+            self._report(reason, ran, scaler)
+
+    def _asked(self, dtype: torch.dtype) -> bool:
+        return any(context.entered for (_, asked), context in self._contexts.items() if asked is dtype)
+
+    def _reason(self, scaler: Any) -> str:
+        """Returns why a loss was computed in float32; '' if the program may have asked for that."""
+        contexts = self._contexts.items()
+        devices = self._devices()
+        if any(context.refused for _, context in contexts):
+            return "refused"
+        entered = {device for (device, _), context in contexts if context.entered}
+        if entered and devices and not entered & devices:
+            return "wrong-device"
+        created = sum(context.created for _, context in contexts)
+        if scaler is None:
+            return "not-entered" if created >= MIN_UNENTERED and not entered else ""
+        if entered:
+            return "outside"
+        if created:
+            return "not-entered"
+        return "disabled" if self._disabled_line else "no-autocast"
+
+    def _report(self, reason: str, ran: torch.dtype, scaler: Any) -> None:
+        (device, asked), context = self._chosen(reason)
+        line = self._disabled_line if reason == "disabled" else context.line
+        data: dict[str, Any] = {"reason": reason, "asked": _name(asked), "ran": _name(ran), "device": device}
+        if scaler is not None:
+            data["scale"] = scale_of(scaler)
+        self._events.emit_once("usage.not_as_asked", line=line, **data, trained_on=sorted(self._devices()))
+
+    def _chosen(self, reason: str) -> tuple[tuple[str, torch.dtype], Context]:
+        """Returns the contexts that the reason is about; without one, what a scaler asks for."""
+        for key, context in self._contexts.items():
+            if (reason != "refused" or context.refused) and (reason != "other-dtype" or key[1] is torch.float16):
+                return key, context
+        return ("", torch.float16), Context()
+
+    def _devices(self) -> set[str]:
+        """Returns the types of the devices of the watched tensors."""
+        return {tensor.device.type for _, tensor in self._session.watched.alive()}
+
+
+def _dtype_of(losses: list[torch.Tensor], *, any_half: bool) -> torch.dtype | None:
+    """Returns the dtype in which losses are computed: float16, bfloat16 or float32; None if it is hidden.
+
+    Args:
+        any_half: the search may end at the first of float16 and bfloat16.
+    """
+    found: torch.dtype | None = None
+    for loss in losses:
+        if loss.grad_fn is None:
+            continue
+        found = found or torch.float32
+        count = 0
+        for node in nodes(loss.grad_fn, MAX_NODES):
+            count += 1
+            if isinstance(node, BackwardCFunction) or "CompiledFunction" in node.name():
+                return None
+            dtypes = {metadata.dtype for metadata in getattr(node, "_input_metadata", ())}
+            if torch.float16 in dtypes:
+                return torch.float16
+            if torch.bfloat16 in dtypes:
+                found = torch.bfloat16
+                if any_half:
+                    return found
+        if count >= MAX_NODES and found is torch.float32:
+            return None
+    return found
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,198 @@
+"""diverged: the loss leaves its level for good, because the steps are too large.
+
+The loss is known at every step, so an explosion within a few steps is found even if no gradient was read there. A rise
+that other causes may have, such as a change of the data, also needs a reading of the updates or of the gradient norm.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.dynamics import divergence_wording
+from ammeter.verdicts.dynamics.divergence_state import (
+    LARGE_STEP,
+    State,
+    continued,
+    drifts,
+    forget_aftermath,
+    kind_of,
+    opened,
+)
+from ammeter.verdicts.dynamics.divergence_trace import Trace
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
+from ammeter.wire.columns import View, measured
+from ammeter.wire.frames import Hello
+
+MAX_COLUMNS = 6
+"""Columns of losses that are followed, which bounds the state: `loss`, `loss_backward` and four of a run with
+several."""
+
+RATIOS = 4
+"""Stored readings of the update ratio: readings come in pairs."""
+
+QUIET_ROWS = 8
+"""Rows from which arrays are faster than one row after the other."""
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    before = state
+    for part in view.parts("hello"):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            facts = part.environment
+            rate = state.rate or str(facts.get("optimizer.lr", ""))[:40]
+            state = replace(state, rate=rate, optimizer=state.optimizer or str(facts.get("optimizer", ""))[:40])
+    return state, changed(_conclude, before, state)
+
+
+def _rows(state: State, rows: View) -> State:
+    state, columns = _with_traces(state, rows)
+    losses = {name: rows.scalar(name) for name in columns}
+    ratios, norms = rows.scalar("update_ratio"), rows.scalar("grad_norm")
+    applied = rows.scalar("applied") > 0
+    begin, count = 0, len(rows)
+    while begin < count:
+        quiet = 0
+        if count - begin >= QUIET_ROWS and _is_calm(state):
+            quiet = min((_quiet(state.traces[name], losses[name][begin:]) for name in columns), default=count - begin)
+            large = np.flatnonzero(ratios[begin : begin + quiet] >= LARGE_STEP)
+            quiet = int(large[0]) if large.size else quiet
+            end = begin + quiet
+            state = _accepted(
+                state, rows.steps[begin:end], losses, ratios, np.where(applied, norms, np.nan), begin, end
+            )
+        begin += quiet
+        if begin < count:
+            at = begin
+            present = {name: float(losses[name][at]) for name in columns if measured(losses[name][at : at + 1])[0]}
+            norm = float(norms[at]) if applied[at] else math.nan
+            state = _row(state, int(rows.steps[at]), present, float(ratios[at]), norm)
+            begin += 1
+    return state
+
+
+def _with_traces(state: State, rows: View) -> tuple[State, list[str]]:
+    """Begins the traces of losses that appear in these rows; returns the columns with a trace."""
+    columns = rows.schema.losses[:MAX_COLUMNS]
+    new = [name for name in columns if name not in state.traces and measured(rows.scalar(name)).any()]
+    if new:
+        state = replace(state, traces=dict(sorted((state.traces | {name: Trace() for name in new}).items())))
+    return state, [name for name in columns if name in state.traces]
+
+
+def _is_calm(state: State) -> bool:
+    return not state.opened.active and all(trace.is_calm for trace in state.traces.values())
+
+
+def _quiet(trace: Trace, losses: Any) -> int:
+    """Returns the number of rows before the first one whose loss is not near the level."""
+    present = np.flatnonzero(measured(losses))
+    quiet = trace.quiet(losses[present])
+    return len(losses) if quiet == len(present) else int(present[quiet])
+
+
+def _accepted(state: State, steps: Any, losses: dict[str, Any], ratios: Any, norms: Any, begin: int, end: int) -> State:
+    """Adds rows in which all losses are near their levels."""
+    if begin == end:
+        return state
+    traces = dict(state.traces)
+    for name, column in losses.items():
+        part = column[begin:end]
+        traces[name] = traces[name].accept(part[measured(part)])
+    read = np.flatnonzero(~np.isnan(ratios[begin:end]))[-RATIOS:]
+    more = tuple((int(steps[at]), float(ratios[begin + at])) for at in read)
+    finite = norms[begin:end][np.isfinite(norms[begin:end])]
+    high = max(state.norm_high, float(finite.max())) if finite.size else state.norm_high
+    return replace(state, traces=traces, ratios=(*state.ratios, *more)[-RATIOS:], norm_high=high)
+
+
+def _row(state: State, step: int, losses: dict[str, float], ratio: float, norm: float) -> State:
+    """Adds one row of any kind."""
+    was_calm = not any(trace.since for trace in state.traces.values())
+    before, traces = state.traces, dict(state.traces)
+    for name, loss in losses.items():
+        traces[name] = traces[name].add(step, loss)
+    state = replace(state, traces=traces)
+    if not math.isnan(ratio):
+        large_step = step if ratio >= LARGE_STEP else state.large_step
+        state = replace(state, ratios=(*state.ratios, (step, ratio))[-RATIOS:], large_step=large_step)
+    rises = any(trace.since for trace in traces.values())
+    if was_calm and rises:
+        state = replace(state, norm_peak=0.0)
+    if math.isfinite(norm):
+        if rises:
+            state = replace(state, norm_peak=max(state.norm_peak, norm))
+        elif not state.opened.active:
+            state = replace(state, norm_high=max(state.norm_high, norm))
+    if state.opened.active:
+        return continued(state, step, losses.get(state.column, math.nan), state.column in losses)
+    for name, loss in losses.items():
+        kind = kind_of(state, before[name], traces[name], step, loss)
+        if not kind and not math.isnan(ratio) and drifts(state, traces[name]):
+            kind = "drifting"
+        if kind:
+            return opened(state, kind, name, before[name], step, loss)
+    return forget_aftermath(state)
+
+
+def _conclude(state: State) -> Finding:
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page" if state.kind in ("exploded", "nan") or state.nan_step >= 0 else "ticket",
+        title=divergence_wording.title(state),
+        cause=divergence_wording.cause(state),
+        fix=divergence_wording.fix(state),
+        evidence=wording.finite(_evidence(state)),
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    numbers = {
+        "first_loss": state.start,
+        "loss_before": state.before,
+        "loss": state.loss,
+        "largest_loss": state.peak,
+        "grad_norm": state.norm,
+        "usual_grad_norm": state.norm_before,
+        "update_ratio": state.ratio,
+    }
+    known: dict[str, Any] = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+    if state.kind == "nan":
+        known["loss"] = state.loss
+    return known | {"nonfinite_from": state.nan_step if state.nan_step >= 0 else None, "lr": state.rate or None}
+
+
+VERDICT = Verdict(
+    id="diverged",
+    severity="page",
+    title="Training diverges",
+    question="Does the loss rise far above its level and stay there, or do steps replace the weights?",
+    columns=("loss", "loss_backward", "applied", "grad_norm", "update_ratio"),
+    events=(),
+    state=State,
+    judge=judge,
+    explains=(
+        "masked-row-nan",
+        "activation-overflow",
+        "scale-underflowed",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "nonfinite-weights",
+        "scale-collapse",
+        "gradient-spike",
+        "sign-flip",
+        "overflow-storm",
+        "scheduler-ahead",
+        "lopsided-step",
+        "gradient-underflow",
+        "stagnation",
+    ),
+)

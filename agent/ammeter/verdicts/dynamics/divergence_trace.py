@@ -1,0 +1,156 @@
+"""One training loss over the steps of a run, and the episode in which it is far above its level.
+
+The level only follows losses that are older than LAG_LOSSES, so that an exponential rise does not raise its own level.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+Floats = npt.NDArray[np.float32]
+
+UNIT_LOSS = 1.0
+"""Smallest level. Losses that start near zero, such as those of distillation and reinforcement learning, have no scale
+of their own there."""
+
+FAR_RATIO = 3.0
+"""Ratio to the level from which a loss is far. Warm-up without a clip and restarts of a schedule double a loss."""
+
+EXPLODED_RATIO = 1e3
+"""Ratio of an explosion. Sums over sequences of other lengths differ by 100 at most, and weights of rare samples
+multiply a loss by as much."""
+
+ENORMOUS_RATIO = 1e6
+"""Ratio that needs no longer series: data and weights of samples do not span six decades."""
+
+MIN_EXPLOSIONS = 2
+"""Explosions in an episode after which the run may have lost what it had learnt; a single one is a bad batch."""
+
+LAG_LOSSES = 32
+"""Losses until one counts for the level. A rise by 4 % in each step is then far from it."""
+
+CALM_LOSSES = 8
+"""Consecutive losses near the level that end an episode: a bad batch needs one, a spike a few."""
+
+SETTLED_LOSSES = 96
+"""Losses of an episode after which they are the run's own level, as after a change of data or of the loss function. A
+loss that grows with what is learnt, such as the error of values in reinforcement learning, takes longer to explode."""
+
+
+class Trace(msgspec.Struct, frozen=True, array_like=True):
+    """One loss.
+
+    Attributes:
+        first: The loss that was read earliest.
+        level: Largest absolute loss outside of episodes, with a lag.
+        tail: The last LAG_LOSSES losses as float32; after an episode, those since its end.
+        since: Number of losses in the present episode; 0 outside of one.
+        left: Step of the episode's first far loss.
+        before: The loss before it.
+        peak: Largest loss of the episode.
+        far, exploded, enormous: Losses since the last one near the level that exceed each ratio.
+        explosions: Losses of the episode that exceed EXPLODED_RATIO.
+        near: Consecutive losses near the level.
+        aftermath: Losses since an episode with an explosion; -1 without one.
+        nonfinite: Whether the last loss was NaN or Inf.
+    """
+
+    first: float = math.nan
+    level: float = 0.0
+    tail: bytes = b""
+    since: int = 0
+    left: int = -1
+    before: float = math.nan
+    peak: float = 0.0
+    far: int = 0
+    exploded: int = 0
+    enormous: int = 0
+    explosions: int = 0
+    near: int = 0
+    aftermath: int = -1
+    nonfinite: bool = False
+
+    @property
+    def reference(self) -> float:
+        return max(UNIT_LOSS, abs(self.first), self.level) if self.first == self.first else UNIT_LOSS
+
+    @property
+    def is_calm(self) -> bool:
+        return not self.since and self.aftermath < 0 and not self.nonfinite
+
+    @property
+    def last(self) -> float:
+        return struct.unpack_from("<f", self.tail, len(self.tail) - 4)[0] if self.tail else math.nan
+
+    def median(self, count: int) -> float:
+        """Returns the median of the last `count` losses; NaN if there are fewer."""
+        losses = np.frombuffer(self.tail, "<f4")[-count:]
+        return float(np.median(losses)) if len(losses) == count else math.nan
+
+    def quiet(self, losses: Floats) -> int:
+        """Returns the number of leading losses that are finite and near the level, for a calm trace."""
+        if not len(losses):
+            return 0
+        first = float(losses[0]) if math.isnan(self.first) else self.first
+        own = np.abs(np.concatenate([np.frombuffer(self.tail, "<f4"), losses]).astype(np.float64))
+        highest = np.maximum.accumulate(own)
+        before = len(own) - len(losses)
+        lowest = max(UNIT_LOSS, abs(first), self.level)
+        aged = np.arange(before, len(own)) - LAG_LOSSES
+        levels = np.where(aged > 0, np.maximum(lowest, highest[np.maximum(aged - 1, 0)]), lowest)
+        with np.errstate(invalid="ignore"):
+            far = ~(losses <= FAR_RATIO * levels)
+        far |= ~np.isfinite(losses)
+        return int(np.argmax(far)) if far.any() else len(losses)
+
+    def accept(self, losses: Floats) -> Trace:
+        """Adds losses near the level."""
+        if not len(losses):
+            return self
+        tail = self.tail + losses.tobytes()
+        aged = np.frombuffer(tail, "<f4")[:-LAG_LOSSES]
+        level = max(self.level, float(np.abs(aged).max())) if len(aged) else self.level
+        first = float(losses[0]) if math.isnan(self.first) else self.first
+        return replace(self, first=first, level=level, tail=tail[-4 * LAG_LOSSES :])
+
+    def add(self, step: int, loss: float) -> Trace:
+        """Adds one loss of any kind."""
+        if not math.isfinite(loss):
+            return self if self.nonfinite else replace(self, nonfinite=True)
+        trace = replace(self, nonfinite=False) if self.nonfinite else self
+        ratio = loss / trace.reference
+        if not trace.since and (ratio <= FAR_RATIO or math.isnan(trace.first)):
+            after = -1 if trace.aftermath < 0 else trace.aftermath + 1
+            return replace(trace.accept(np.array([loss], np.float32)), aftermath=after)
+        if not trace.since:
+            trace = replace(trace, left=step, before=trace.last, peak=loss, far=0, explosions=0, aftermath=-1)
+            trace = replace(trace, exploded=0, enormous=0)
+        is_near, explodes = ratio <= FAR_RATIO, ratio >= EXPLODED_RATIO
+        return replace(
+            trace,
+            tail=(trace.tail + struct.pack("<f", loss))[-4 * LAG_LOSSES :],
+            since=trace.since + 1,
+            peak=max(trace.peak, loss),
+            near=trace.near + 1 if is_near else 0,
+            far=0 if is_near else trace.far + 1,
+            exploded=0 if is_near else trace.exploded + explodes,
+            enormous=0 if is_near else trace.enormous + (ratio >= ENORMOUS_RATIO),
+            explosions=trace.explosions + explodes,
+        )._ended()
+
+    def settled(self) -> Trace:
+        """Ends the episode and accepts its losses as the level of the run."""
+        highest = float(np.abs(np.frombuffer(self.tail, "<f4")).max()) if self.tail else 0.0
+        return replace(self, since=0, near=0, level=max(self.level, highest))
+
+    def _ended(self) -> Trace:
+        if self.near >= CALM_LOSSES:
+            after = 0 if self.explosions >= MIN_EXPLOSIONS else -1
+            return replace(self, since=0, near=0, aftermath=after, tail=self.tail[-4 * CALM_LOSSES :])
+        return self.settled() if self.since >= SETTLED_LOSSES else self

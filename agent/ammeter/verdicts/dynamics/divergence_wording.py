@@ -1,0 +1,105 @@
+"""Title, cause and fix of a finding of diverged."""
+
+from __future__ import annotations
+
+import math
+
+from ammeter.verdicts.dynamics.divergence_state import State
+from ammeter.verdicts.framework import wording
+
+TARGET_STEP = 0.01
+"""Ratio of update norm to weight norm that a lower learning rate should reach: ten times the usual 1e-3, so that the
+suggested rate is not too low. The largest steps of a run, its first ones, are ten times those of later."""
+
+LOWER_BY = 10.0
+"""Factor for the learning rate if no update was read: the usual spacing of a search for it."""
+
+EARLY_STEPS = 20
+"""Steps at the start of a run in which a learning rate, rather than a batch, is the likely reason: a fifth of the
+shortest usual warm-up."""
+
+UNKNOWN_LIMIT = 1.0
+"""Limit for clip_grad_norm_ if no norm was read: the one of most published recipes."""
+
+
+def title(state: State) -> str:
+    which = wording.of_loss(state.column)
+    if state.kind == "drifting":
+        return "Steps change the weights by a large share, and the loss rises"
+    if state.kind == "flat":
+        return f"The loss{which} exploded at step {state.opened.first} and stays at its initial value"
+    if math.isnan(state.peak):
+        return f"A step replaced the weights, and the loss{which} is {wording.number(state.loss)}"
+    return f"The loss{which} rises from {state.before:.3g} to {state.peak:.3g}, far above its level"
+
+
+def cause(state: State) -> str:
+    return f"Training diverges {state.opened.since}: {_course(state)}.{_steps(state)}{_norms(state)}{_rate(state)}"
+
+
+def fix(state: State) -> str:
+    rate = f"{_lower(state)} A warm-up over some hundred steps and {_clip(state)} limit the remaining steps."
+    batch = ""
+    if state.opened.first > EARLY_STEPS:
+        batch = (
+            f" If the learning rate worked until then, check the batch and the changes at step {state.opened.first}:"
+            " data, schedule, a term of the loss."
+        )
+    restart = wording.earlier(state.opened.first)
+    return f"{rate}{batch} Restore {restart}: the present weights are far from those that worked."
+
+
+def _course(state: State) -> str:
+    first, which = state.opened.first, wording.of_loss(state.column)
+    began = "" if state.before == state.start else f" (at the start: {state.start:.4g})"
+    if state.kind == "drifting":
+        return f"the median of the last losses{which} is {state.loss:.4g}, above the initial {state.start:.4g}"
+    if state.kind == "flat":
+        return (
+            f"the loss{which} rose from {state.before:.4g} to {state.peak:.4g} at step {first} and the steps after it;"
+            f" the median of the later losses is {state.loss:.4g}, no lower than the initial {state.start:.4g}"
+        )
+    if math.isnan(state.peak):
+        return (
+            f"the loss{which} was {state.before:.4g}{began}, and {wording.number(state.loss)} at step {state.nan_step},"
+            f" after the step at {first} had replaced the weights"
+        )
+    value = "" if state.kind == "nan" else f" (step {state.opened.step}: {state.loss:.4g})"
+    end = f", and was NaN or infinite at step {state.nan_step}" if state.nan_step >= 0 else ""
+    return f"the loss{which} rose from {state.before:.4g}{began} to as much as {state.peak:.4g}{value}{end}"
+
+
+def _steps(state: State) -> str:
+    if math.isnan(state.ratio):
+        return ""
+    return f" A step changed the weights by up to {state.ratio:.2g} of their norm; 0.001 is usual."
+
+
+def _norms(state: State) -> str:
+    if math.isnan(state.norm) or math.isnan(state.norm_before):
+        return ""
+    return f" The gradient norm reached {state.norm:.3g}; before it was at most {state.norm_before:.3g}."
+
+
+def _rate(state: State) -> str:
+    if not state.rate:
+        return ""
+    of = f" of {state.optimizer}" if state.optimizer else ""
+    return f" The learning rate{of} was set to {state.rate}."
+
+
+def _lower(state: State) -> str:
+    known = not math.isnan(state.ratio) and TARGET_STEP < state.ratio < math.inf
+    factor = max(LOWER_BY, state.ratio / TARGET_STEP) if known else LOWER_BY
+    try:
+        rate = float(state.rate)
+    except ValueError:
+        rate = 0.0
+    if rate > 0:
+        return f"Lower the learning rate from {state.rate} to {rate / factor:.0e} or less."
+    return f"Divide the learning rate by {float(f'{factor:.0e}'):,.0f} or more."
+
+
+def _clip(state: State) -> str:
+    limit = 2 * state.norm_before if state.norm_before > 0 else UNKNOWN_LIMIT
+    return f"torch.nn.utils.clip_grad_norm_(model.parameters(), {limit:.2g})"

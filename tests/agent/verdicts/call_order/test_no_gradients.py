@@ -1,0 +1,428 @@
+"""no-gradients fires where parameters get no gradient, names the reason, and is silent on sound habits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from ammeter.verdicts.framework.finding import Finding
+from tests.agent.streams import Stream, broken, findings, healthy, mistaken, warm
+from tests.agent.training import Model, line_of, watching
+
+NAME = "no-gradients"
+
+
+@broken
+def no_gradients() -> Stream:
+    data = {"reason": "other-parameters", "count": 6, "tensors": ["group0.0"], "raises": False, "first_step": 8}
+    return mistaken("no_gradients", **data)
+
+
+@healthy
+def a_loss_of_zero_that_is_learnt() -> Stream:
+    stream = Stream()
+    for _ in range(60):
+        stream.good(norm=0.0, loss=0.0)
+    return stream.bye()
+
+
+def test_gradients_that_are_all_zero_are_found_after_twenty_readings() -> None:
+    stream = Stream()
+    for _ in range(19):
+        stream.good(norm=0.0)
+    assert NAME not in findings(stream)
+    finding = findings(stream.good(norm=0.0))[NAME]
+    assert (0, 19, "ticket") == (finding.first_step, finding.opened_step, finding.severity)
+    assert "Every gradient that was read since step 0 is exactly zero, in 20 readings" in finding.cause
+    assert "the factor that makes the gradients zero" in finding.fix
+
+
+def test_zeros_after_a_gradient_and_zeros_in_float16_are_another_verdicts() -> None:
+    for stream in (Stream().good(norm=0.1), warm(1)):
+        for _ in range(40):
+            stream.good(norm=0.0)
+        assert NAME not in findings(stream)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(8, 12), torch.randint(3, (8,))
+
+
+def loss_of(model: Any) -> torch.Tensor:
+    x, y = batch()
+    return cross_entropy(model(x), y)
+
+
+def backward(loss: torch.Tensor) -> None:
+    torch.autograd.backward(loss)
+
+
+def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.01, **options)
+
+
+def step_as_usual(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(loss_of(model))
+    optimizer.step()
+
+
+def built_again(model: Model) -> tuple[Any, Any, Any]:
+    optimizer = sgd(model)
+    return Model(), optimizer, step_as_usual
+
+
+def copied(model: Model) -> tuple[Any, Any, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    return copy.deepcopy(model), optimizer, step_as_usual
+
+
+def loaded_by_assignment(model: Model) -> tuple[Any, Any, Any]:
+    """load_state_dict(assign=True) replaces the parameters."""
+    optimizer = torch.optim.Adam(model.parameters())
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    return model, optimizer, step_as_usual
+
+
+def without_grad(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        x, y = batch()
+        with torch.no_grad():
+            output = model(x)
+        optimizer.zero_grad()
+        backward(cross_entropy(output.requires_grad_(), y))
+        optimizer.step()
+
+    return model, sgd(model), step
+
+
+def detached(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss = loss_of(model).detach()
+        backward(loss.requires_grad_())
+        optimizer.step()
+
+    return model, sgd(model), step
+
+
+def from_its_numbers(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        backward(torch.tensor(loss_of(model).item(), requires_grad=True))
+        optimizer.step()
+
+    return model, sgd(model), step
+
+
+def reset_too_late(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        backward(loss_of(model))
+        optimizer.zero_grad()
+        optimizer.step()
+
+    return model, sgd(model), step
+
+
+def of_another_part(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        x, y = batch()
+        optimizer.zero_grad()
+        backward(cross_entropy(model(x).detach() + model.last.bias, y))
+        optimizer.step()
+
+    return model, torch.optim.SGD(model.first.parameters(), lr=0.01), step
+
+
+REASONS: dict[str, tuple[Callable[[Model], tuple[Any, Any, Any]], str]] = {
+    function.__name__.replace("_", " "): (function, reason)
+    for function, reason in (
+        (built_again, "other-parameters"),
+        (copied, "other-parameters"),
+        (loaded_by_assignment, "other-parameters"),
+        (without_grad, "no-graph-of-output"),
+        (detached, "cut"),
+        (from_its_numbers, "cut"),
+        (reset_too_late, "reset"),
+        (of_another_part, "unused"),
+    )
+}
+
+
+def trained(folder: Path, make: Callable[[Model], tuple[Any, Any, Any]], steps: int = 5, **options: Any) -> Any:
+    torch.manual_seed(0)
+    model, optimizer, step = make(Model())
+    with watching(folder, model, optimizer, **options) as seen:
+        for _ in range(steps):
+            step(model, optimizer)
+    return seen
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_steps_without_a_gradient_are_found_with_their_reason(name: str, tmp_path: Path) -> None:
+    make, reason = REASONS[name]
+    seen = trained(tmp_path, make, 12, budget=1.0)
+    finding = seen.findings()[NAME]
+    assert reason == finding.evidence["reason"]
+    assert (0, 7 if reason == "unused" else 1) == (finding.first_step, finding.opened_step)
+    assert {NAME} == set(seen.findings())
+
+
+def test_the_line_is_the_one_that_cuts_the_graph(tmp_path: Path) -> None:
+    finding = trained(tmp_path / "a", without_grad).findings()[NAME]
+    assert str(finding.caller).endswith(line_of(without_grad, "output = model(x)"))
+    assert "recorded no graph" in finding.cause
+    finding = trained(tmp_path / "b", of_another_part, 12, budget=1.0).findings()[NAME]
+    assert "test_no_gradients.py" in str(finding.caller)
+
+
+def test_a_part_that_is_newer_than_the_optimizer_is_found(tmp_path: Path) -> None:
+    def new_head(model: Model) -> tuple[Any, Any, Any]:
+        optimizer = sgd(model)
+        model.last = torch.nn.Linear(24, 3)
+        return model, optimizer, step_as_usual
+
+    finding = trained(tmp_path, new_head, 12, budget=1.0).findings()[NAME]
+    assert "replaced" == finding.evidence["reason"]
+    assert ["last.weight", "last.bias"] == finding.evidence["tensors"]
+    assert "add_param_group" in finding.fix
+
+
+def test_an_error_of_the_scaler_is_recognised_before_it_ends_the_run(tmp_path: Path) -> None:
+    model = Model()
+    optimizer, scaler = sgd(Model()), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        backward(scaler.scale(loss_of(model)))
+        with pytest.raises(AssertionError, match="No inf checks"):
+            scaler.step(optimizer)
+    finding = seen.findings()[NAME]
+    assert "other-parameters" == finding.evidence["reason"]
+    assert "GradScaler then raises 'No inf checks were recorded for this optimizer'." in finding.cause
+
+
+def test_an_error_of_the_scaler_in_a_later_step_is_recognised(tmp_path: Path) -> None:
+    model = Model()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for step in range(12):
+            optimizer.zero_grad()
+            if step == 11:
+                for parameter in model.parameters():
+                    parameter.requires_grad_(False)
+                extra = torch.nn.Parameter(torch.zeros(3))
+                backward(scaler.scale(extra.sum()))
+                with pytest.raises(AssertionError, match="No inf checks"):
+                    scaler.step(optimizer)
+                break
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_of(model)
+            backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+    assert set(seen.findings()) <= {NAME}
+
+
+def test_a_loss_without_a_graph_is_recognised_when_it_ends_the_run(tmp_path: Path) -> None:
+    def train() -> None:
+        model = Model()
+        with watching(tmp_path, model, sgd(model)) as seen:
+            seens.append(seen)
+            backward(loss_of(model).detach())
+
+    seens: list[Any] = []
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        train()
+    finding = seens[0].findings()[NAME]
+    assert "no-graph" == finding.evidence["reason"]
+    assert "without a graph" in finding.cause
+
+
+class Game(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker, self.judge = torch.nn.Linear(4, 6), torch.nn.Linear(6, 1)
+
+    def forward(self, noise: torch.Tensor) -> torch.Tensor:
+        score: torch.Tensor = self.judge(self.maker(noise))
+        return score
+
+
+def in_turns(folder: Path) -> Any:
+    """A game: each optimizer has gradients in its own turn, and the other one none."""
+    game = Game()
+    makers, judges = sgd(game.maker), sgd(game.judge)
+    with watching(folder, game, [makers, judges]) as seen:
+        for step in range(24):
+            mine = makers if step % 2 else judges
+            for part, owner in ((game.maker, makers), (game.judge, judges)):
+                part.requires_grad_(owner is mine)
+            backward(game(torch.randn(8, 4)).mean())
+            makers.step()
+            judges.step()
+            makers.zero_grad()
+            judges.zero_grad()
+    return seen
+
+
+def a_frozen_phase(folder: Path) -> Any:
+    game = Game()
+    makers, judges = sgd(game.maker), sgd(game.judge)
+    game.maker.requires_grad_(False)
+    with watching(folder, game, [makers, judges]) as seen:
+        for step in range(40):
+            if step == 25:
+                game.maker.requires_grad_(True)
+            backward(game(torch.randn(8, 4)).mean())
+            for optimizer in (makers, judges):
+                optimizer.step()
+                optimizer.zero_grad()
+    return seen
+
+
+def a_detached_phase(folder: Path) -> Any:
+    """The head is trained alone at first; both optimizers step."""
+    game = Game()
+    makers, judges = sgd(game.maker), sgd(game.judge)
+    with watching(folder, game, [makers, judges]) as seen:
+        for step in range(40):
+            hidden = game.maker(torch.randn(8, 4))
+            backward(game.judge(hidden.detach() if step < 25 else hidden).mean())
+            for optimizer in (makers, judges):
+                optimizer.step()
+                optimizer.zero_grad()
+    return seen
+
+
+def a_second_optimizer_that_steps_rarely(folder: Path) -> Any:
+    game = Game()
+    makers, judges = sgd(game.maker), sgd(game.judge)
+    with watching(folder, game, [makers, judges]) as seen:
+        for step in range(40):
+            backward(game(torch.randn(8, 4)).mean())
+            judges.step()
+            judges.zero_grad()
+            if step % 8 == 7:
+                makers.step()
+                makers.zero_grad()
+    return seen
+
+
+def adapters(folder: Path) -> Any:
+    model = Model()
+    model.requires_grad_(False)
+    model.last.requires_grad_(True)
+    optimizer = sgd(model)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(16):
+            step_as_usual(model, optimizer)
+    return seen
+
+
+def a_step_without_work_now_and_then(folder: Path) -> Any:
+    model = Model()
+    optimizer = sgd(model)
+    with watching(folder, model, optimizer) as seen:
+        for step in range(20):
+            optimizer.zero_grad()
+            if step % 5:
+                backward(loss_of(model))
+            optimizer.step()
+    return seen
+
+
+def gradients_of_another_network_first(folder: Path) -> Any:
+    """A critic is fitted before the model that it judges takes its first step."""
+    model, critic = Model(), Model()
+    optimizer, critics = sgd(model), sgd(critic)
+    with watching(folder, model, [optimizer, critics]) as seen:
+        for step in range(30):
+            critics.zero_grad()
+            backward(loss_of(critic))
+            critics.step()
+            if step > 20:
+                step_as_usual(model, optimizer)
+    return seen
+
+
+def unused_parameters(folder: Path) -> Any:
+    model = Model()
+    extra = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([*model.parameters(), extra], lr=0.01)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(12):
+            step_as_usual(model, optimizer)
+    return seen
+
+
+def only_the_head(folder: Path) -> Any:
+    """The body has gradients and no optimizer."""
+    model = Model()
+    optimizer = sgd(model.last)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(12):
+            step_as_usual(model, optimizer)
+    return seen
+
+
+def closures(folder: Path) -> Any:
+    model = Model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        backward(loss)
+        return loss
+
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(6):
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return seen
+
+
+def gradients_used_in_backward(folder: Path) -> Any:
+    """As LOMO: each weight is updated when its gradient comes, and the gradient is dropped."""
+    model = Model()
+    optimizer = sgd(model)
+
+    def update(parameter: torch.Tensor) -> None:
+        with torch.no_grad():
+            assert parameter.grad is not None
+            parameter.sub_(0.01 * parameter.grad)
+        parameter.grad = None
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(12):
+            backward(loss_of(model))
+            optimizer.step()
+    return seen
+
+
+LOOK_ALIKES = (
+    *(in_turns, a_frozen_phase, a_detached_phase, a_second_optimizer_that_steps_rarely, adapters),
+    *(a_step_without_work_now_and_then, gradients_of_another_network_first, unused_parameters, only_the_head),
+    *(closures, gradients_used_in_backward),
+)
+
+
+@pytest.mark.parametrize("program", LOOK_ALIKES, ids=lambda program: program.__name__.replace("_", " "))
+def test_sound_habits_are_silent(program: Callable[[Path], Any], tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    assert NAME not in program(tmp_path).findings()
+
+
+def test_the_words_name_the_optimizer_and_what_to_do() -> None:
+    finding: Finding = findings(no_gradients())[NAME]
+    assert "SGD has parameters that are not the model's" == finding.title
+    assert "SGD steps parameters that are not those of the watched model (group0.0)" in finding.cause
+    assert finding.fix.startswith("Create the optimizer from model.parameters() after")
+    assert ("loop/train.py:120", 8) == (finding.caller, finding.first_step)

@@ -1,0 +1,393 @@
+"""diverged fires where steps are too large for the model, and is silent on losses that rise for other reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from ammeter.verdicts.causality import explain
+from ammeter.verdicts.dynamics.diverged import VERDICT
+from ammeter.verdicts.dynamics.divergence_state import State
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT, View
+from ammeter.wire.frames import Schema
+from tests.agent.streams import Stream, broken, findings, healthy, warm
+from tests.agent.training import watching
+
+Numbers = npt.NDArray[Any]
+SCHEMA = Schema()
+SEEDS = range(12)
+
+
+def judged(
+    losses: Numbers, ratios: Numbers | float | None = None, norms: Numbers | float | None = 1.0, cut: int = 0
+) -> Finding | None:
+    """What is concluded from these losses of applied steps, in one view or in views of `cut` rows."""
+    values = np.full((SCHEMA.width, len(losses)), ABSENT, np.float32)
+    columns: dict[str, Any] = {"loss": losses, "grad_norm": norms, "update_ratio": ratios, "applied": 1}
+    for name, column in columns.items():
+        if column is not None:
+            values[SCHEMA.scalars.index(name)] = column
+    steps = np.arange(len(losses))
+    whole = View(SCHEMA, steps, steps * 10**8, values)
+    state, found = State(), None
+    for begin in range(0, len(losses), cut or len(losses)):
+        state, finding = VERDICT.judge(state, whole.rows(begin, min(len(losses), begin + (cut or len(losses)))))
+        found = finding or found
+    return found
+
+
+def noisy(dice: np.random.Generator, count: int, spread: float = 0.2) -> Numbers:
+    return np.asarray(np.exp(spread * dice.normal(size=count)))
+
+
+def exploding(factor: float, begin: int, count: int = 60) -> Numbers:
+    """A loss of 2.3 that is multiplied by a factor in each step from `begin` on, up to 1e30."""
+    powers = np.maximum(0, np.arange(count) - begin + 1.0)
+    return np.asarray(2.3 * np.exp(np.minimum(powers * math.log(factor), 69.0)))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7])
+@pytest.mark.parametrize("begin", [1, 2, 9, 300])
+@pytest.mark.parametrize("factor", [1.5, 4.0, 60.0, 1e7])
+def test_a_loss_that_explodes_is_found_from_the_loss_alone(factor: float, begin: int, cut: int) -> None:
+    finding = judged(exploding(factor, begin, begin + 60), norms=None, cut=cut)
+    assert finding
+    assert "page" == finding.severity
+    assert begin <= finding.first_step <= begin + 3 + 3 / math.log(factor)
+    assert finding.opened_step <= finding.first_step + 24
+
+
+@pytest.mark.parametrize("ending", [math.nan, math.inf])
+@pytest.mark.parametrize("rise", [[90.0], [8.0, 70.0], [9.0, 20.0, 15.0], [1e7, 1e20]])
+@pytest.mark.parametrize("before", [1, 40])
+def test_a_rise_that_ends_in_nan_is_the_cause_of_it(before: int, rise: list[float], ending: float) -> None:
+    finding = judged(np.array([2.3] * before + rise + [ending] * 5))
+    assert finding
+    assert (before, before + len(rise), "page") == (finding.first_step, finding.opened_step, finding.severity)
+    assert finding.evidence["nonfinite_from"] == before + len(rise)
+
+
+def test_a_nan_after_a_step_that_replaced_the_weights_is_the_steps() -> None:
+    ratios = np.full(12, float(ABSENT), np.float32)
+    ratios[0] = 740.0
+    finding = judged(np.array([2.3, *[math.nan] * 11]), ratios)
+    assert finding
+    assert (0, 1) == (finding.first_step, finding.opened_step)
+    assert "A step replaced the weights" in finding.title
+    assert "up to 7.4e+02 of their norm" in finding.cause
+
+
+def test_a_nan_out_of_a_calm_loss_is_not_a_divergence() -> None:
+    for last in (2.3, 3.0, 6.0):
+        assert judged(np.array([2.3] * 30 + [last] + [math.nan] * 30), 0.002) is None
+
+
+def test_a_loss_that_stays_three_times_as_high_needs_large_steps_or_norms_as_well() -> None:
+    losses = np.where(np.arange(80) < 40, 2.0, 9.0)
+    late = np.where(np.arange(80) < 40, 1.0, 500.0)
+    assert judged(losses, 0.002) is None
+    assert judged(losses, None) is None
+    for finding in (judged(losses, 0.15), judged(losses, 0.002, late)):
+        assert finding
+        assert ("ticket", 40, 55) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_a_run_whose_explosion_left_it_at_its_initial_loss_has_lost_its_units() -> None:
+    losses = np.array([2.3, 900.0, 4e5, 2e7, 8e3, *[2.303] * 80])
+    finding = judged(losses)
+    assert finding
+    assert 1 == finding.first_step
+    assert "no lower than the initial 2.3" in finding.cause
+    assert judged(np.array([2.3, 900.0, 4e5, 2e7, 8e3, *[1.7] * 80])) is None
+
+
+def test_steps_that_move_the_weights_by_a_fifth_while_the_loss_rises_are_found() -> None:
+    dice = np.random.default_rng(0)
+    losses = 2.3 + 0.02 * np.arange(60) + 0.1 * dice.normal(size=60)
+    finding = judged(losses, 0.4)
+    assert finding
+    assert "Steps change the weights by a large share" in finding.title
+    assert judged(losses, 0.02) is None
+    assert judged(losses[::-1], 0.4) is None
+
+
+def bumps(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(2.3 * noisy(dice, count) * (1 + 3 * np.exp(-(((np.arange(count) - 12) / 4) ** 2))))
+
+
+def from_zero(dice: np.random.Generator, count: int) -> Numbers:
+    """As the distance of a student from a teacher that it starts equal to."""
+    return np.asarray(0.4 * (1 - np.exp(-np.arange(count) / 30)) * noisy(dice, count, 0.5))
+
+
+def rewards(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(-0.02 + 0.5 * dice.normal(size=count) + np.arange(count) / count)
+
+
+def bootstrapped(dice: np.random.Generator, count: int) -> Numbers:
+    """The squared error of values that grow with the rewards found, over three decades."""
+    return np.asarray(1e-3 * 10 ** (6 * np.arange(count) / count) * noisy(dice, count, 0.7))
+
+
+def sums_of_other_lengths(dice: np.random.Generator, count: int) -> Numbers:
+    lengths = dice.integers(8, 512, count)
+    return np.asarray(lengths * 2.3 * noisy(dice, count))
+
+
+def a_longer_context(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(np.where(np.arange(count) < count // 2, 32, 2048) * 2.3 * noisy(dice, count))
+
+
+def large_squares(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(1e6 * np.exp(-np.arange(count) / 300) * dice.pareto(2.0, count) + 1)
+
+
+def game(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(0.7 + 4 * (1 - np.exp(-np.arange(count) / 100)) + np.abs(dice.normal(size=count)))
+
+
+def spikes(dice: np.random.Generator, count: int) -> Numbers:
+    at = np.arange(count) % 97
+    return np.asarray(2.3 * noisy(dice, count) * np.where((at > 20) & (at < 26), 3000, 1))
+
+
+def restarts(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(2.3 * (0.2 + np.exp(-(np.arange(count) % 100) / 30)) * noisy(dice, count))
+
+
+def running_sum(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(np.cumsum(2.3 * noisy(dice, count)))
+
+
+def negative(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(-300 - np.arange(count) + 200 * dice.normal(size=count))
+
+
+def annealed(dice: np.random.Generator, count: int) -> Numbers:
+    return np.asarray(90 * noisy(dice, count) + np.minimum(np.arange(count), 400))
+
+
+LOOK_ALIKES: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
+    function.__name__.replace("_", " "): function
+    for function in (
+        *(bumps, from_zero, rewards, bootstrapped, sums_of_other_lengths, a_longer_context, large_squares),
+        *(game, spikes, restarts, running_sum, negative, annealed),
+    )
+}
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_losses_that_rise_for_other_reasons_are_silent(name: str) -> None:
+    for seed in SEEDS:
+        for count in (30, 120, 600, 3000):
+            dice = np.random.default_rng(1000 * seed + count)
+            losses = LOOK_ALIKES[name](dice, count)
+            ratios = np.where(np.arange(count) < 4, 0.15, 0.01) * noisy(dice, count)
+            norms = noisy(dice, count) * np.sqrt(1 + np.abs(losses))
+            assert judged(losses, ratios, norms) is None, (seed, count)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.5, 1.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+def test_noise_of_any_scale_is_silent(scale: float, spread: float) -> None:
+    for seed in SEEDS:
+        dice = np.random.default_rng(seed)
+        assert judged(scale * noisy(dice, 2000, spread), 0.05) is None
+
+
+@pytest.mark.parametrize("cut", [1, 5, 100])
+def test_no_cut_changes_the_finding(cut: int) -> None:
+    dice = np.random.default_rng(5)
+    for losses in (exploding(2.0, 30, 90), 2.3 + 0.02 * np.arange(90.0), bumps(dice, 300), spikes(dice, 300)):
+        ratios = np.where(dice.random(len(losses)) < 0.4, 0.3, float(ABSENT)).astype(np.float32)
+        assert judged(losses, ratios) == judged(losses, ratios, cut=cut)
+
+
+def test_it_closes_when_the_loss_is_back_at_its_level() -> None:
+    losses = np.concatenate([np.full(40, 2.0), np.full(20, 9.0), np.full(31, 1.9)])
+    finding = judged(losses, 0.2)
+    assert finding
+    assert finding.active
+    over = judged(np.append(losses, 1.9), 0.2)
+    assert over
+    assert (False, 59) == (over.active, over.last_step)
+
+
+def test_a_level_that_lasts_is_no_recovery() -> None:
+    finding = judged(np.concatenate([np.full(40, 2.0), np.full(900, 9.0)]), 0.2)
+    assert finding
+    assert finding.active
+
+
+@broken
+def diverged() -> Stream:
+    """A learning rate a thousand times too high, whose NaN comes within ten steps."""
+    stream = Stream()
+    for loss in (2.3, 40.0, 900.0, 2e5, 7e9):
+        stream.good(loss=loss, norm=loss, update_ratio=2.0)
+    for _ in range(20):
+        stream.bad(last=5, loss=np.nan)
+    return stream
+
+
+@healthy
+def a_loss_that_starts_at_zero_and_rises() -> Stream:
+    stream = Stream()
+    for step in range(300):
+        stream.good(loss=0.5 * (1 - math.exp(-step / 40)), norm=0.1 + step / 300)
+    return stream.bye()
+
+
+@healthy
+def a_bad_batch_of_four_decades() -> Stream:
+    stream = warm(80)
+    stream.good(65536.0, loss=2e4, norm=6.0)
+    for _ in range(80):
+        stream.good(65536.0)
+    return stream.bye()
+
+
+def test_the_words_have_both_losses_the_step_the_rate_and_what_to_set() -> None:
+    stream = Stream()
+    stream.frames[0] = torch_free_hello(stream)
+    for loss in (2.3, 40.0, 900.0, 2e5, 7e9):
+        stream.good(loss=loss, norm=loss, update_ratio=2.0)
+    finding = findings(stream.bad(last=5, loss=np.nan))["diverged"]
+    assert ("page", 1, 5) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "rises from 2.3 to 7e+09, far above its level" in finding.title
+    assert "Training diverges since step 1: the loss rose from 2.3 to as much as 7e+09" in finding.cause
+    assert "NaN or infinite at step 5" in finding.cause
+    assert "by up to 2 of their norm; 0.001 is usual" in finding.cause
+    assert "The gradient norm reached 7e+09; before it was at most 2.3." in finding.cause
+    assert "The learning rate of AdamW was set to 1.0." in finding.cause
+    assert "Lower the learning rate from 1.0 to 5e-03 or less." in finding.fix
+    assert "clip_grad_norm_(model.parameters(), 4.6)" in finding.fix
+    assert "a checkpoint from before step 1" in finding.fix
+
+
+def torch_free_hello(stream: Stream) -> Any:
+    from msgspec.structs import replace
+
+    return replace(stream.frames[0], environment={"optimizer": "AdamW", "optimizer.lr": "1.0"})
+
+
+def test_what_comes_of_it_is_listed_inside_it() -> None:
+    (cause,) = explain([("it", finding) for finding in findings(diverged()).values()])
+    assert "diverged" == cause.finding.verdict
+    assert {"nonfinite-loss"} <= {finding.verdict for finding in cause.consequences}
+
+
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(32, 16)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = torch.nn.Linear(16, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.layer(self.embed(x)))[:, -1]
+        return logits
+
+
+def perceptron() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.ReLU(), torch.nn.Linear(64, 5))
+
+
+def convolutions() -> torch.nn.Module:
+    conv = torch.nn.Conv1d(1, 8, 3, padding=1)
+    rest = (torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(96, 5))
+    return torch.nn.Sequential(torch.nn.Unflatten(1, (1, 12)), conv, *rest)
+
+
+def batch_for(model: torch.nn.Module, dice: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(model, Attention):
+        words = torch.randint(32, (16, 6), generator=dice)
+        return words, words[:, 0]
+    x = torch.randn(16, 12, generator=dice)
+    return x, x[:, :5].argmax(1)
+
+
+MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "perceptron": perceptron,
+    "convolutions": convolutions,
+    "attention": Attention,
+}
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
+    "sgd": (lambda weights, lr: torch.optim.SGD(weights, lr=lr), 0.05),
+    "momentum": (lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True), 0.02),
+    "adamw": (lambda weights, lr: torch.optim.AdamW(weights, lr=lr), 1e-3),
+    "adam, one by one": (lambda weights, lr: torch.optim.Adam(weights, lr=lr, foreach=False), 1e-3),
+    "rmsprop": (lambda weights, lr: torch.optim.RMSprop(weights, lr=lr), 1e-3),
+}
+
+
+def trained(
+    folder: Path, model: str, optimizer: str, times: float, steps: int = 80, loss: Any = None, **options: Any
+) -> dict[str, Finding]:
+    """What is found of a small network whose learning rate is `times` the usual one."""
+    torch.manual_seed(3)
+    dice = torch.Generator().manual_seed(4)
+    net = MODELS[model]()
+    make, rate = OPTIMIZERS[optimizer]
+    steps_with = make(net.parameters(), lr=rate * times)
+    criterion = loss or torch.nn.functional.cross_entropy
+    with watching(folder, net, steps_with, **options) as seen:
+        for _ in range(steps):
+            x, y = batch_for(net, dice)
+            steps_with.zero_grad()
+            torch.autograd.backward(criterion(net(x), y))
+            steps_with.step()
+    return seen.findings()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_learning_rate_a_thousand_times_too_high_is_the_one_finding(
+    model: str, optimizer: str, tmp_path: Path
+) -> None:
+    found = explain([("it", finding) for finding in trained(tmp_path, model, optimizer, 1000).values()])
+    assert ["diverged"] == [cause.finding.verdict for cause in found]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("times", [0.1, 1.0, 10.0])
+def test_usual_learning_rates_are_silent(model: str, optimizer: str, times: float, tmp_path: Path) -> None:
+    assert "diverged" not in trained(tmp_path, model, optimizer, times, 120)
+
+
+def squares(output: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return (output - 1000.0 * classes[:, None]).square().mean()
+
+
+def a_sum(output: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(output, classes, reduction="sum")
+
+
+@pytest.mark.parametrize("loss", [squares, a_sum])
+def test_losses_of_a_large_scale_are_silent(loss: Any, tmp_path: Path) -> None:
+    assert "diverged" not in trained(tmp_path, "perceptron", "adamw", 1.0, 150, loss)
+
+
+def test_a_rate_that_jumps_in_the_middle_of_a_run_is_found_at_its_step(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    dice = torch.Generator().manual_seed(4)
+    net = perceptron()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    with watching(tmp_path, net, optimizer) as seen:
+        for step in range(160):
+            optimizer.param_groups[0]["lr"] = 500.0 if step >= 100 else 0.05
+            x, y = batch_for(net, dice)
+            optimizer.zero_grad()
+            torch.autograd.backward(torch.nn.functional.cross_entropy(net(x), y))
+            optimizer.step()
+    finding = seen.findings()["diverged"]
+    assert 100 <= finding.first_step <= 103

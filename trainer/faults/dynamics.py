@@ -23,11 +23,11 @@ MISTAKEN_UNIT = 1000  # thousandths taken as ones
 DIVERGED_STEPS = 40
 
 
-@fault(expected=Expected(within=DIVERGED_STEPS))
+@fault(optimizers=("sgd",), expected=Expected(within=DIVERGED_STEPS))
 def diverged(trainer: Trainer) -> None:
     """The loss leaps in the first steps and stays high, or becomes NaN: the learning rate is a thousand times what was
     meant, because thousandths were taken as ones. The transformer gets it in the loop, the convolutional network from
-    its schedule."""
+    its schedule. Trained with SGD; AdamW and a limit on the norm let some networks come back from it."""
     if isinstance(trainer.model, CNN):
         trainer.scheduler.base_lrs = [MISTAKEN_UNIT * rate for rate in trainer.scheduler.base_lrs]
         for group in trainer.optimizer.param_groups:

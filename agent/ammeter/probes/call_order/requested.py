@@ -32,6 +32,9 @@ MIN_SAMPLES = 3
 FIRST_SAMPLES = 8
 """First losses that are sampled; later ones only at powers of two."""
 
+TRIAL_STEPS = 200
+"""Steps after which a scaler without any autocast is reported. Short trials of a loop often leave autocast out."""
+
 MIN_UNENTERED = 8
 """Contexts that were created and not entered. One or two may be kept for the evaluation."""
 
@@ -111,7 +114,8 @@ class Requested:
             return
         self._sampled_step = step
         self._losses += 1
-        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses):
+        is_late = self._in_float32 >= MIN_SAMPLES and step >= TRIAL_STEPS
+        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses) and not is_late:
             return
         ran = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
         if ran is None:
@@ -141,7 +145,9 @@ class Requested:
             return "outside"
         if created:
             return "not-entered"
-        return "disabled" if self._disabled_line else "no-autocast"
+        if self._disabled_line:
+            return "disabled"
+        return "no-autocast" if self._session.row.step >= TRIAL_STEPS else ""
 
     def _report(self, reason: str, ran: torch.dtype, scaler: Any) -> None:
         (device, asked), context = self._chosen(reason)

@@ -188,10 +188,24 @@ def continued(state: State, step: int, loss: float, known: bool) -> State:
         nan_step = step if state.nan_step < 0 else state.nan_step
         return replace(state, opened=state.opened.until(step), calm=0, nan_step=nan_step)
     if loss > state.bound:
-        return replace(state, opened=state.opened.until(step), calm=0)
+        return _grown(replace(state, opened=state.opened.until(step), calm=0), loss)
     if state.calm + 1 < RECOVERED_LOSSES:
         return replace(state, calm=state.calm + 1)
     return forget_aftermath(replace(state, opened=state.opened.over()))
+
+
+def _grown(state: State, loss: float) -> State:
+    """Updates the largest loss and norm of a rise, which may become an explosion."""
+    if math.isnan(state.peak):
+        return state
+    trace = state.traces[state.column]
+    exploded = trace.exploded >= MIN_EXPLODED or trace.enormous >= MIN_ENORMOUS
+    return replace(
+        state,
+        kind="exploded" if exploded else state.kind,
+        peak=max(state.peak, loss),
+        norm=state.norm_peak if state.norm_peak > 0 else state.norm,
+    )
 
 
 def forget_aftermath(state: State) -> State:

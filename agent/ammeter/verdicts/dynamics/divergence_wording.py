@@ -85,7 +85,7 @@ def _rate(state: State) -> str:
     if not state.rate:
         return ""
     of = f" of {state.optimizer}" if state.optimizer else ""
-    return f" The learning rate{of} was set to {state.rate}."
+    return f" The learning rate{of} was {state.rate} at the start."
 
 
 def _lower(state: State) -> str:
@@ -95,9 +95,8 @@ def _lower(state: State) -> str:
         rate = float(state.rate)
     except ValueError:
         rate = 0.0
-    if rate > 0:
-        return f"Lower the learning rate from {state.rate} to {rate / factor:.0e} or less."
-    return f"Divide the learning rate by {float(f'{factor:.0e}'):,.0f} or more."
+    now = f": to {rate / factor:.0e}, if it is still the {state.rate} of the start" if rate > 0 else ""
+    return f"Divide the learning rate by {float(f'{factor:.0e}'):,.0f} or more{now}."
 
 
 def _clip(state: State) -> str:

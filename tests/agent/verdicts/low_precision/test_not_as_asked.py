@@ -43,12 +43,14 @@ def cuda(**options: Any) -> Iterator[None]:
 Context = Callable[[], AbstractContextManager[Any]]
 
 
-def trained(folder: Path, context: Context, *, scaled: bool, steps: int = 8, outside: bool = False) -> Any:
+def trained(
+    folder: Path, context: Context, *, scaled: bool, steps: int = 8, outside: bool = False, **options: Any
+) -> Any:
     """A program whose forward pass and loss are inside a context, or right behind one."""
     torch.manual_seed(0)
     model = Model()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu", 2.0**8, enabled=scaled)
-    with watching(folder, model, optimizer, scaler if scaled else None) as seen:
+    with watching(folder, model, optimizer, scaler if scaled else None, **options) as seen:
         for _ in range(steps):
             x, y = torch.randn(8, 12), torch.randint(3, (8,))
             if outside:
@@ -98,7 +100,6 @@ def test_autocast_for_a_device_that_there_is_not_is_found(scaled: bool, tmp_path
 @pytest.mark.parametrize(
     ("context", "outside", "reason"),
     [
-        (nullcontext, False, "no-autocast"),
         (lambda: cpu(enabled=False), False, "disabled"),
         (created_and_dropped, False, "not-entered"),
         (cpu, True, "outside"),
@@ -111,6 +112,14 @@ def test_a_scaler_whose_loss_is_not_in_float16_is_found_with_the_reason(
     seen = trained(tmp_path, context, scaled=True, outside=outside)
     assert reason == reason_of(seen)
     assert {NAME} == set(seen.findings())
+
+
+def test_a_scaler_without_any_autocast_is_found_after_a_trial(tmp_path: Path) -> None:
+    seen = trained(tmp_path, nullcontext, scaled=True, steps=240, budget=1.0)
+    finding = seen.findings()[NAME]
+    assert "no-autocast" == finding.evidence["reason"]
+    assert 200 == finding.opened_step
+    assert "An enabled GradScaler scales the loss at" in finding.cause
 
 
 def test_autocast_for_another_device_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

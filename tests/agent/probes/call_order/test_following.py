@@ -47,7 +47,8 @@ def test_where_every_step_is_followed_a_late_mistake_is_told_at_once(mistake: st
 @pytest.mark.parametrize("mistake", KINDS)
 def test_a_late_mistake_is_told_in_the_next_stretch_that_is_followed(mistake: str, tmp_path: Path) -> None:
     seen = train(tmp_path, mistake, BEGINS + MAX_INTERVAL_STEPS + 2 * STRETCH_STEPS, "default")
-    assert [KINDS[mistake]] == list(seen.usage())
+    without_autocast = {"not_as_asked"}  # the scaler of these programs has none, which is reported after 200 steps
+    assert [KINDS[mistake]] == [name for name in seen.usage() if name not in without_autocast]
     assert BEGINS <= seen.events(f"usage.{KINDS[mistake]}")[0].step <= BEGINS + MAX_INTERVAL_STEPS + STRETCH_STEPS
 
 

@@ -128,10 +128,11 @@ export class Plot {
     this.actions.zoom(first, Math.max(last, first + 1));
   }
 
-  // Values that change with the line are read when it is drawn.
+  // Values that change with the line are read when it is drawn; a plot that is replaced may draw once more without it.
   series(index, ink) {
     const line = this.lines[index];
-    const few = () => this.lines[index].steps.length < MAX_DOTS;
+    const now = () => this.lines[index] ?? { steps: [], breaks: [] };
+    const few = () => now().steps.length < MAX_DOTS;
     const toPixels = (plot) => (ends) => ends.map((step) => Math.round(plot.valToPos(step, "x", true)));
     return {
       label: line.replaced ? `${line.word}, replaced by a later attempt` : line.stream ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
@@ -139,8 +140,8 @@ export class Plot {
       alpha: line.replaced ? 0.6 : 1,
       dash: DASHES[Math.floor(line.tone / ink.tones.length) % DASHES.length],
       width: line.steps.length > 1000 ? 1 : 1.5,
-      gaps: (plot, _, __, ___, joined) => merged([...joined, ...this.lines[index].breaks.map(toPixels(plot))]),
-      points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(this.lines[index]))) },
+      gaps: (plot, _, __, ___, joined) => merged([...joined, ...now().breaks.map(toPixels(plot))]),
+      points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(now()))) },
       value: (_, y) => (y === null || y === undefined ? "–" : this.chart.format(y)),
     };
   }

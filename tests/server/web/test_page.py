@@ -10,7 +10,6 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from tests.server import browsing
 from tests.server.browsing import LOW_CONTRAST, appears, broken_run, console, found, press, seen_as, show, text
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
@@ -18,24 +17,11 @@ HOSTILE = '<script>window.broken=1</script><img src=x onerror="window.broken=1">
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    with browsing.chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
 def client(browser: webdriver.Chrome, tmp_path: Path) -> Iterator[httpx.Client]:
     with serving(tmp_path) as client:
         yield client
         browser.get("about:blank")  # a page that goes on asking would complain that nobody answers
-
-
-@pytest.fixture(autouse=True)
-def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
-    browsing.console(browser)
-    yield
-    assert [] == browsing.complaints(browser)
 
 
 def test_an_empty_list_says_what_to_do_next(browser: webdriver.Chrome, tmp_path: Path) -> None:

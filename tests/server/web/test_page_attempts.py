@@ -10,17 +10,10 @@ import httpx
 import pytest
 from selenium import webdriver
 
-from tests.server import browsing
 from tests.server.browsing import appears, found, press, show, text
 from tests.server.databases import postgresql
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.web.test_page_pictures import HEAT, described, drawn_in_chart
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    with browsing.chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -33,13 +26,6 @@ def client(request: pytest.FixtureRequest, browser: webdriver.Chrome, tmp_path: 
     with postgresql() as url, serving(tmp_path, url) as client:
         yield client
         browser.get("about:blank")
-
-
-@pytest.fixture(autouse=True)
-def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
-    browsing.console(browser)
-    yield
-    assert [] == browsing.complaints(browser)
 
 
 def labels(browser: webdriver.Chrome) -> list[str]:

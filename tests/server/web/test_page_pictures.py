@@ -15,7 +15,6 @@ from selenium.webdriver.support.ui import Select
 
 from ammeter.tensors.exponents import BINS, LOWEST
 from ammeter.wire.frames import Schema, Tensor
-from tests.server import browsing
 from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
 from tests.server.feeding import STEP, TENSORS, Stream, serving, train, wait_until
 
@@ -25,23 +24,10 @@ NAMES = -1.0
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    with browsing.chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with serving(tmp_path_factory.mktemp("collector")) as client:
         yield client
         browser.get("about:blank")
-
-
-@pytest.fixture(autouse=True)
-def quiet_console(browser: webdriver.Chrome) -> Iterator[None]:
-    browsing.console(browser)
-    yield
-    assert [] == browsing.complaints(browser)
 
 
 def healthy_run(client: httpx.Client, steps: int = 50, **named: Any) -> Stream:

@@ -8,5 +8,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_tmpfs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", tmp_path / "no-tmpfs")
+def _no_tmpfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ammeter.watching.delivery.TMPFS_FOLDER", Path("/no-tmpfs"))

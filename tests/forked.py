@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 TRAINING = ("torch", "torch._dynamo", "ammeter.watching.setup")
@@ -139,6 +140,11 @@ def run(
     return done
 
 
+def as_module() -> SimpleNamespace:
+    """Returns what replaces the module `subprocess` in code that starts an interpreter which imports torch."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": Popen, "run": run})
+
+
 class _Server:
     def __init__(self, modules: tuple[str, ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -166,7 +172,7 @@ class _Server:
 
     def _stop(self) -> None:
         self._channel.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 @functools.cache

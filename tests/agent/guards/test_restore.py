@@ -16,7 +16,7 @@ import torch
 
 import ammeter
 from ammeter import guards
-from ammeter.guards import restore_check
+from ammeter.guards import restore_check, restore_process
 from ammeter.guards.restore_process import RestoreProcess
 from ammeter.report import command, diagnosis
 from ammeter.wire.frames import Event
@@ -65,20 +65,34 @@ def run(
     return outcome, verified(outcome, folder)
 
 
+@pytest.fixture(scope="module")
+def restored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[dict[str, Any]]]:
+    """The folder of a run whose checkpoint a new interpreter reads back, its outcome and its events."""
+    folder = tmp_path_factory.mktemp("restored")
+    return folder, *run(folder / "runs", saving(folder / "STEP.pt", whole))
+
+
+@pytest.fixture
+def _forked_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads in a fork of a process that has imported torch."""
+    monkeypatch.setattr(restore_process, "subprocess", forked.as_module())
+
+
 def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    restored: tuple[Path, Outcome, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome, told = run(tmp_path / "runs", saving(tmp_path / "STEP.pt", whole))
-    assert [("passed", str(tmp_path / "4.pt"), 4)] == [
+    folder, outcome, told = restored
+    assert [("passed", str(folder / "4.pt"), 4)] == [
         (data["outcome"], data["path"], data["saved_step"]) for data in told
     ]
     assert told[0]["seconds"] > 0
-    summary = diagnosis.diagnose(tmp_path / "runs" / outcome.run).as_json()["summary"]
+    summary = diagnosis.diagnose(folder / "runs" / outcome.run).as_json()["summary"]
     assert {"passed": 1} == summary["checkpoint_restores"]
-    command.main([str(tmp_path / "runs" / outcome.run)])
+    command.main([str(folder / "runs" / outcome.run)])
     assert "1 of 1 checkpoint that were read back are complete" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.usefixtures("_forked_reader")
 def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
     """The newest holds a NaN, which nobody saw in memory; the one before it is whole."""
     spoil = poison(40)
@@ -110,10 +124,11 @@ def test_nothing_is_read_unless_it_was_asked_for(tmp_path: Path) -> None:
     assert [] == verified(outcome, tmp_path / "runs")
 
 
-def test_reading_back_changes_no_bit_of_the_run(tmp_path: Path) -> None:
+def test_reading_back_changes_no_bit_of_the_run(
+    restored: tuple[Path, Outcome, list[dict[str, Any]]], tmp_path: Path
+) -> None:
     bare = train(None, before=saving(tmp_path / "bare-STEP.pt", whole), steps=30)
-    watched, _ = run(tmp_path / "runs", saving(tmp_path / "STEP.pt", whole), steps=30)
-    assert bare.state == watched.state
+    assert bare.state == restored[1].state
 
 
 def test_a_process_that_is_not_done_does_not_outlive_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +218,7 @@ def test_what_was_read_is_held_against_what_was_saved(
     assert reason in told["reason"]
 
 
+@pytest.mark.usefixtures("_forked_reader")
 def test_of_several_the_newest_is_read_next(tmp_path: Path) -> None:
     done: list[str] = []
     process = RestoreProcess(lambda saved, told: done.append(f"{Path(saved['path']).name} {told['outcome']}"))

@@ -73,7 +73,7 @@ BROKEN: dict[str, Callable[[Request], Reply]] = {
 def test_an_acknowledgement_that_cannot_be_is_not_believed_and_the_data_is_kept(
     double: CollectorDouble, opened: Journal, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "REJECTED_WAITS_SECONDS", (0.1, 0.2, 0.3))
+    monkeypatch.setattr(answers, "REJECTED_WAITS_SECONDS", (0.02, 0.04, 0.06))
     fill(opened)
     lines: list[str] = []
     delivery = shipped(double, opened.folder, lines)

@@ -24,11 +24,16 @@ from tests.agent.programs import Program, start
 
 pytestmark = pytest.mark.long
 
-STEPS = """
-for _ in range(5): step()
-import time
-time.sleep(1.2)  # so that whoever looks on has seen the run begin, and counted
-"""
+SEEN_SECONDS, COUNTED_SECONDS = 0.3, 1.2
+"""Time in which the processes beside a program read its first record, and the kernel's count."""
+
+
+def trains(seconds: float) -> str:
+    """Five steps, then a pause of so many seconds."""
+    return f"for _ in range(5): step()\nimport time\ntime.sleep({seconds})\n"
+
+
+STEPS = trains(SEEN_SECONDS)
 READY = STEPS + "print('ready', os.getpid(), flush=True)\n"
 WAITS = READY + "time.sleep(60)\n"
 
@@ -39,7 +44,7 @@ hoard = []
 while True: hoard.append(bytearray(b"x" * 2**24))
 """
 
-LIMIT = 1200 * 2**20
+LIMIT = 400 * 2**20
 
 
 def pid(program: Program) -> int:
@@ -70,8 +75,8 @@ def by(finding: Finding) -> tuple[str, str, str]:
     ("expected", "environment", "signals"),
     [
         ("sigterm", {}, ["TERM"]),
-        ("sigterm", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ["TERM"]),  # from within the container
-        ("sigterm", {"SLURM_JOB_ID": "7"}, ["TERM"]),
+        # from within the container, and in a job; test_who_told_it_to_end has each of them alone
+        ("sigterm", {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SLURM_JOB_ID": "7"}, ["TERM"]),
     ],
 )
 def test_sigterm_names_who_sent_it(
@@ -136,7 +141,7 @@ def joins(group: Path) -> str:
 
 def test_a_process_that_the_kernel_killed_for_its_memory_is_told_apart(group: Path, tmp_path: Path) -> None:
     """`ammeter run` itself is in another group."""
-    program = launch(joins(group) + STEPS + EATS, tmp_path)
+    program = launch(joins(group) + trains(COUNTED_SECONDS) + EATS, tmp_path)
     finding = found(program)
     assert ("run-lost", "page", "oom-killer") == by(finding)
     assert LIMIT == finding.evidence["memory_limit_bytes"]
@@ -147,7 +152,7 @@ def test_a_process_that_the_kernel_killed_for_its_memory_is_told_apart(group: Pa
 
 
 def test_the_process_beside_it_sees_what_the_kernel_counted(group: Path, tmp_path: Path) -> None:
-    program = start(joins(group) + STEPS + EATS, tmp_path)
+    program = start(joins(group) + trains(COUNTED_SECONDS) + EATS, tmp_path)
     finding = found(program)
     assert ("run-lost", "page", "oom-killer") == by(finding)
     assert LIMIT == finding.evidence["memory_limit_bytes"]
@@ -176,7 +181,9 @@ def test_sigterm_to_all_of_a_job_is_its_end(order: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["TERM", "KILL"])
 def test_of_a_process_that_went_alone_nothing_is_claimed(name: str, tmp_path: Path) -> None:
     program = start(WAITS, tmp_path)
-    os.kill(pid(program), getattr(signal, f"SIG{name}"))
+    process = pid(program)
+    mirror_of(program)
+    os.kill(process, getattr(signal, f"SIG{name}"))
     finding = found(program, seconds=2)
     assert ("run-lost", "page", "unknown") == by(finding)
 

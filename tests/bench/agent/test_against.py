@@ -11,9 +11,11 @@ from rich.console import Console
 from bench.agent import against
 from bench.common.checkouts import AFTER, BEFORE, Checkout, CheckoutError
 from bench.common.paths import ROOT
+from tests import forked
 
 
-def test_this_checkout_is_compared_with_itself() -> None:
+def test_this_checkout_is_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against, "subprocess", forked.as_module())
     own = Checkout.at(ROOT)
     effort = against.Effort({"short": 2}, rounds=2, repeats=1)
     duration, ratio = against.measure({BEFORE: own, AFTER: own}, effort, repeats=1)

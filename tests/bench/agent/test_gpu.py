@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bench.agent import gpu
+from tests import forked
 
 
 def test_without_a_gpu_the_script_stops_with_an_explanation(
@@ -20,7 +21,10 @@ def test_without_a_gpu_the_script_stops_with_an_explanation(
     assert "no CUDA device" in capsys.readouterr().out
 
 
-def test_the_parts_of_the_gpu_script_write_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_the_gpu_script_write_one_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "subprocess", forked.as_module())
     out = tmp_path / "gpu.md"
     assert 0 == gpu.main(["--cpu", "--only", "cost,kernel", "--out", str(out)]), capsys.readouterr().out
     text = out.read_text()

@@ -100,6 +100,7 @@ class $Pass(torch.autograd.Function):
     precisions=SCALED,
     place="line",
     place_slots=("step", "unscale"),
+    ends=True,
 )
 
 _MANUAL = """
@@ -119,7 +120,7 @@ with torch.no_grad():
 def _stepped_past(step: str, code: str = "") -> Spelling:
     """The scaler is left out; the twin takes the same step on gradients without the scale."""
     return Spelling(
-        bad={"unscale": "", "clip": "", "step": step},
+        bad={"unscale": "", "clip": "", "step": step, "update": ""},
         good={"unscale": _UNSCALE, "clip": "", "step": step},
         code=code,
     )
@@ -128,12 +129,14 @@ def _stepped_past(step: str, code: str = "") -> Spelling:
 GRADIENTS_NOT_UNSCALED = Fault(
     accepted=("gradients-not-unscaled",),
     spellings={
-        "step": Spelling({"unscale": "", "clip": "", "step": "$opt.step()"}, {"clip": ""}),
-        "alias": Spelling({"unscale": "", "clip": "", "step": "$take = $opt.step\n$take()"}, {"clip": ""}),
+        "step": Spelling({"unscale": "", "clip": "", "step": "$opt.step()", "update": ""}, {"clip": ""}),
+        "alias": Spelling(
+            {"unscale": "", "clip": "", "step": "$take = $opt.step\n$take()", "update": ""}, {"clip": ""}
+        ),
         "inline": _stepped_past(_MANUAL),
         "foreach": _stepped_past(_MANUAL_FOREACH),
         "helper": Spelling(
-            {"unscale": "", "clip": "", "step": "$move($opt)"},
+            {"unscale": "", "clip": "", "step": "$move($opt)", "update": ""},
             {"clip": ""},
             code="$move = lambda which: which.step()",
         ),
@@ -149,6 +152,7 @@ GRADIENTS_NOT_UNSCALED = Fault(
     ),
     precisions=SCALED,
     place="line",
+    ends=True,
 )
 
 _PENALTIES = {

@@ -34,24 +34,28 @@ class _ImportObserver:
             self.torch_imported = True
             note(self._launch, "torch", sys.executable)
             _note_at_exit(self._launch)
-        if name != READY:
+        if name not in ("torch", READY):
             return None
         for finder in list(sys.meta_path):
             spec = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _ArmingLoader(spec.loader, self, self._launch)
+                    after = _observe if name == "torch" else self._arm
+                    spec.loader = _NotifyingLoader(spec.loader, after)
                 return spec
         return None
 
+    def _arm(self):
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        _arm(self._launch)
 
-class _ArmingLoader:
-    """Wraps the package's own loader and starts Ammeter after the import."""
 
-    def __init__(self, loader, finder, launch):
+class _NotifyingLoader:
+    """Wraps the package's own loader and makes a call after the import."""
+
+    def __init__(self, loader, after):
         self._loader = loader
-        self._finder = finder
-        self._launch = launch
+        self._after = after
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -60,10 +64,9 @@ class _ArmingLoader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _arm(self._launch)
+        self._after()
 
 
 def note(launch, event, text=""):
@@ -80,6 +83,16 @@ def note(launch, event, text=""):
         pass
     finally:
         os.close(file)
+
+
+def _observe():
+    """Starts the notes of the calls that prepare a training, see ammeter/preparation."""
+    try:
+        from ammeter.preparation import import_hook
+
+        import_hook.begin()
+    except Exception:  # noqa: BLE001, S110 - _arm reports the reason, in a process that trains
+        pass
 
 
 def _arm(launch):

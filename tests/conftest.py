@@ -14,8 +14,10 @@ from pathlib import Path
 import httpx._transports.default as transport
 import pytest
 
+from ammeter.preparation import import_hook
 from tests import quick
 
+import_hook.remove()  # tests of the notes start them; in all others watch() attaches everything
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: more threads would mostly wait for each other
 
 # httpx reads the certificates of all authorities for each client, which takes 25 ms; once per process is enough

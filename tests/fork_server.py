@@ -43,6 +43,9 @@ def main(descriptor: int, modules: list[str]) -> None:
     for module in modules:
         if module.endswith(".__main__"):  # imported for its own imports; a child runs it anew
             del sys.modules[module]
+    hook = sys.modules.get("ammeter.preparation.import_hook")
+    if hook is not None:
+        hook.remove()  # each child starts the notes itself, as its environment allows
     gc.collect()
     gc.freeze()  # a collection in the child would copy every page of what the server imported
     assert 1 == len(os.listdir("/proc/self/task")), "a module that the fork server imports has started a thread"
@@ -115,6 +118,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 def _run_program(request: dict[str, Any]) -> None:
     """Runs `python ARGUMENTS` in this interpreter; the caller ends it."""
     first, *words = request["arguments"]
+    hook = sys.modules.get("ammeter.preparation.import_hook")
+    if hook is not None:
+        hook.install()
     folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[1:1] = [folder for folder in folders if folder not in sys.path]
     sys.orig_argv = [sys.executable, first, *words]

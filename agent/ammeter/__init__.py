@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ammeter._version import __version__ as __version__
+from ammeter.preparation import import_hook
 from ammeter.watching.handle import Run, auto_watchers
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ammeter.guards import Stopped as Stopped
 
 __all__ = ["Run", "Stopped", "guards", "watch"]
+
+import_hook.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -143,6 +143,6 @@ def _without_us(err: str) -> list[str]:
 
 def twins(body: str, folder: Path, seconds: float = 60, **environment: str) -> Twins:
     """A program that says bits() of what it trained; `watch` is ammeter's in the one, and does nothing in the other."""
-    bare = run(body, folder / "bare", watched=False, seconds=seconds, **environment)
+    bare = run(body, folder / "bare", watched=False, seconds=seconds, AMMETER_DISABLE="1", **environment)
     watched = run(body, folder / "watched", watched=True, seconds=seconds, **environment)
     return Twins(bare, watched)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ammeter.probes.checkpoint.contents import contents_of
+from ammeter.preparation.contents import contents_of
 
 CHUNK_ELEMENTS = 2**20
 """Number of elements checked at once."""

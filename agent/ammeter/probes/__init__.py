@@ -15,6 +15,7 @@ from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
+from ammeter.probes.preparation import Preparation
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.user import User
@@ -43,6 +44,7 @@ class Probe(Protocol):
 
 ALL = ProbeKinds(
     signals=(
+        Preparation,
         Loss,
         Autocast,
         Usage,
@@ -57,4 +59,5 @@ ALL = ProbeKinds(
     resources=Resources,
     user=User,
 )
-"""In the order in which they attach and finish a row. Usage precedes Gradients, which needs its clipped optimizers."""
+"""In the order in which they attach and finish a row. Usage precedes Gradients, which needs its clipped optimizers;
+Preparation precedes Census, which counts the state after it was loaded."""

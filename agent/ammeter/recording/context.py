@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ammeter.journal import Journal
+    from ammeter.preparation.notes import Notes
     from ammeter.recording.budget import Governor
     from ammeter.recording.fast_path import FastPath
     from ammeter.recording.losses import Losses
@@ -30,6 +31,7 @@ class ProbeContext(Protocol):
         working: whether the program has begun work on the open step.
         thread: the ident of the training thread.
         replay: whether bad steps are replayed.
+        preparation: the calls that prepared this training, before watch() and after it.
     """
 
     row: Row
@@ -46,6 +48,7 @@ class ProbeContext(Protocol):
     working: bool
     thread: int
     replay: bool
+    preparation: Notes
 
     @property
     def last_step(self) -> int: ...

@@ -34,6 +34,7 @@ class ProbeSet:
         ]
         self._on_skip = self._guarded("skipped")
         self._on_reset = self._guarded("reset")
+        self._on_join = self._guarded("joined")
 
     def attach(self, handles: list[Any]) -> None:
         """Attaches all probes and adds their handles to the list.
@@ -60,6 +61,11 @@ class ProbeSet:
         """Resets the probes that check the order of calls, at the start of a followed step."""
         for reset in self._on_reset:
             reset()
+
+    def joined(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notifies the probes that an optimizer is watched from now on."""
+        for notify in self._on_join:
+            notify(optimizer)
 
     def _guarded(self, method: str) -> list[Callable[..., None]]:
         return [

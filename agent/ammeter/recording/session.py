@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.preparation.notes import Notes
 from ammeter.recording.budget import Governor
 from ammeter.recording.completed_steps import CompletedSteps
 from ammeter.recording.fast_path import FastPath
 from ammeter.recording.losses import Losses
+from ammeter.recording.newcomers import Newcomers
 from ammeter.recording.probe_set import ProbeSet
 from ammeter.recording.row import Row
 from ammeter.recording.row_queue import RowQueue
@@ -54,9 +56,11 @@ class Session(Guarded):
         probes: ProbeKinds,
         *,
         replay: bool = False,
+        preparation: Notes | None = None,
     ) -> None:
         super().__init__()
         self.watched = watched
+        self.preparation = preparation or Notes()
         self.replay = replay
         self.governor = Governor(budget, preset)
         self.journal = journal
@@ -75,6 +79,7 @@ class Session(Guarded):
         self._on_close: Callable[[], Any] = lambda: None
         self.probes = ProbeSet(self, probes)
         self.completed_steps = CompletedSteps(self)
+        self.newcomers = Newcomers(self)
         self.fast_path = FastPath(self)
         if replay:
             self.fast_path.disable()
@@ -89,6 +94,7 @@ class Session(Guarded):
         """Installs all callbacks; unsubscribe() removes exactly these, and the two may alternate."""
         boundary, guard = Boundary(self), self.guard("boundary", any_thread=False)
         self.handles += self.forward.attach()
+        self.handles += self.newcomers.attach(guard)
         self.handles += boundary.before_probes(guard)
         self.probes.attach(self.handles)
         self.handles += boundary.after_probes(guard)
@@ -129,6 +135,12 @@ class Session(Guarded):
         """Notifies the probes that a scaler skipped this optimizer; its gradients are unchanged."""
         self.fast_path.leave()
         self.probes.skipped(optimizer)
+
+    def joined(self, optimizer: torch.optim.Optimizer, line: str, *, replaces: bool) -> None:
+        """Notifies the probes that an optimizer, which the program built at this line, is watched from now on."""
+        self.probes.joined(optimizer)
+        data = {"optimizer": type(optimizer).__name__, "caller": line, "replaces": replaces}
+        self.emit("optimizer.joined", data)
 
     def log(self, values: dict[str, Any]) -> None:
         """Records values for the last closed step, or the open step while it runs."""

@@ -45,7 +45,8 @@ class Boundary:
     def before_probes(self, guard: Guard) -> list[Any]:
         session = self._session
         scalers, optimizers = self._watched.scaler_kinds, self._watched.optimizer_kinds
-        return session.fast_path.pauses(
+        loading = patch.methods(optimizers, "load_state_dict", before=guard(self._loading))
+        return loading + session.fast_path.pauses(
             [
                 session.forward.subscribe(trains=guard(self._forward), evaluates=guard(self._evaluation)),
                 patch.backward(before=guard(self._backward), after=guard(self._after_backward)),
@@ -81,7 +82,17 @@ class Boundary:
         if self._inside is not None and not patch.inside_backward():
             self._session.closure.end_backward()
 
+    def _admit(self, optimizer: Any) -> bool:
+        """Returns whether an optimizer is watched; a new one is from its first use on, after the step of the others."""
+        if self._session.newcomers.awaits(optimizer):
+            self._close_if_complete()
+        return self._session.newcomers.admit(optimizer)
+
+    def _loading(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._admit(args[0])
+
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._admit(args[0])
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():
             self._close()
 
@@ -102,7 +113,7 @@ class Boundary:
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         session = self._session
-        if optimizer not in self._watched.optimizers or not session.trains_here():
+        if not self._admit(optimizer) or not session.trains_here():
             return
         closure = closure_in(args, kwargs)
         if closure is not None:  # a closure may call anything
@@ -128,7 +139,7 @@ class Boundary:
 
     def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
-        if optimizer in self._watched.optimizers:
+        if self._admit(optimizer):
             self._watched.use(scaler, optimizer)
             self._close_if_updated(scaler)
             self._rows.begin_step()
@@ -138,7 +149,7 @@ class Boundary:
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
-        if optimizer in self._watched.optimizers:
+        if self._admit(optimizer):
             self._once(optimizer)
             self._optimizer_call(args, kwargs)
 

@@ -28,7 +28,15 @@ Not every short step has a norm.
 NAMED_TENSORS = 3
 """Number of tensors that are named per row."""
 
-RESTORED = {"optimizer.restored": "an optimizer's state was loaded", "scaler.restored": "a scaler's state was loaded"}
+RESTORED = {
+    "optimizer.restored": "an optimizer's state was loaded",
+    "scaler.restored": "a scaler's state was loaded",
+    "scheduler.restored": "the state of a learning rate schedule was loaded",
+    "model.restored": "weights were loaded into the model",
+    "optimizer.discarded": "an optimizer that does not step had loaded its state",
+    "optimizer.joined": "an optimizer that was built during the run is watched",
+    "run.continued": "an earlier process had trained in this run",
+}
 _RECORDING = "recording began"
 
 

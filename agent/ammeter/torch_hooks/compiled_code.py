@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._dynamo import eval_frame
-from torch._dynamo.decorators import skip
 from torch.compiler import disable
 
-compiling: Callable[[], Any] | None = getattr(eval_frame, "get_eval_frame_callback", None)
-"""Returns the callback of torch.compile for new frames, None outside its regions. Older versions of torch lack it."""
+from ammeter.torch_hooks.dynamo import compiling, skip
 
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:

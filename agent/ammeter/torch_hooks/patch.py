@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 from torch import autograd, compiler
-from torch._dynamo import convert_frame
-from torch._dynamo.decorators import skip
-from torch._dynamo.eval_frame import skip_code
 from torch.compiler import is_dynamo_compiling
 
+from ammeter.torch_hooks.dynamo import frames_compiled, skip, skip_code
 from ammeter.torch_hooks.hook_points import Handle, HookPoint
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
@@ -114,9 +112,10 @@ def hook_point(kind: type, name: str) -> HookPoint:
     return _patches[id(_owner(kind, name)), name]
 
 
-def call_late_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Calls back the subscribers that joined during a call of backward(), before it does anything."""
-    for before in _patches[id(autograd), "backward"].calls[0]:
+def call_late(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Calls back the subscribers that joined during a call of this method or function, before it does anything."""
+    owner = _owner(owner, name) if isinstance(owner, type) else owner
+    for before in _patches[id(owner), name].calls[0]:
         before(args, kwargs)
 
 
@@ -178,7 +177,7 @@ class CallPatch(_Patch):
         self.own = "__call__" in vars(owner)
         self.source = next(kind for kind in owner.__mro__ if "__call__" in vars(kind))
         self.original = vars(self.source)["__call__"]
-        self.frames = convert_frame.FRAME_COUNTER
+        self.frames = frames_compiled()
         self.wrapper = _wrap_calls(self)
         setattr(owner, "__call__", self.wrapper)  # noqa: B010 - a class of the program
 
@@ -189,7 +188,7 @@ class CallPatch(_Patch):
         """
         if self.own:
             super().restore()
-        elif convert_frame.FRAME_COUNTER != self.frames:
+        elif frames_compiled() != self.frames:
             _pass_throughs[id(self.owner), self.name] = self
         else:
             delattr(self.owner, self.name)

@@ -12,11 +12,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch._dynamo.decorators import skip
 from torch.compiler import disable
 
 from ammeter.redaction import text
-from ammeter.torch_hooks.compiled_code import compiling
+from ammeter.torch_hooks.dynamo import compiling, skip
 
 log = logging.getLogger("ammeter")
 

@@ -37,7 +37,7 @@ class Watched:
         self.scalers: WeakIdSet[torch.amp.GradScaler] = WeakIdSet(scalers)
         self._scaling: WeakIdSet[torch.amp.GradScaler] = WeakIdSet(())
         """Scalers that have scaled a loss, whether or not they were passed to watch()."""
-        self.scaler_kinds: set[type] = {*_kinds(torch.amp.GradScaler), *map(type, scalers)}
+        self.scaler_kinds: set[type] = {*kinds_of(torch.amp.GradScaler), *map(type, scalers)}
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.by_several_threads = False
         self.tensors: list[Tensor] = []
@@ -213,13 +213,13 @@ class Watched:
         return index
 
 
-def _kinds(kind: type) -> list[type]:
+def kinds_of(kind: type) -> list[type]:
     """Returns a class and all its present subclasses.
 
     FSDP's ShardedGradScaler, for example, has methods of its own.
     """
     derived: list[type] = type.__subclasses__(kind)
-    return [kind, *(descendant for child in derived for descendant in _kinds(child))]
+    return [kind, *(descendant for child in derived for descendant in kinds_of(child))]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -230,6 +230,19 @@ def _state(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> di
     """Returns the scaler's state of this optimizer in this step; empty for a disabled scaler."""
     states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
     return states.get(id(optimizer), {})
+
+
+def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Optimizer]) -> bool:
+    """Returns whether an optimizer contains one of the others, or the reverse.
+
+    Such optimizers step as one.
+    """
+    return any(wraps(other, optimizer) or wraps(optimizer, other) for other in others)
+
+
+def wraps(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
+    return outer is not inner and any(value is inner for value in vars(outer).values())
 
 
 def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ammeter import journal
 from ammeter.environment.settings import disabled
 from ammeter.environment.settings import settings as read_settings
+from ammeter.preparation.observer import Use, observer
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
@@ -47,10 +49,12 @@ def watch(model: Any, optimizer: Any, scaler: Any, **options: Any) -> Run:
     for guard in arguments.guards:
         if hasattr(guard, "prepare"):
             guard.prepare(_tags_with_baseline(arguments.options), settings.dir)
+    notes_use = observer.use()  # before the previous run ends, which would discard the notes
     try:
         _end_previous(arguments.optimizers)
-        return _start(_targets(arguments), settings, arguments)
+        return _start(_targets(arguments), settings, arguments, notes_use)
     except Exception as error:  # noqa: BLE001 - the promise: training starts whether we can watch it or not
+        notes_use.remove()
         return _unwatched(error)
 
 
@@ -60,6 +64,9 @@ def _targets(arguments: Arguments) -> Watched:
         watched.follow(process_redactor.words(name), copy)
     return watched
 
+
+_own_streams: set[str] = set()
+"""The streams of this process. A notebook that calls watch() again is the same attempt of its run."""
 
 refused: list[str] = []
 """The reason of each failed watch(), as logged, for later queries."""
@@ -103,7 +110,7 @@ def _tags_with_baseline(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**make_tags(options), "baseline": baseline}
 
 
-def _start(watched: Watched, settings: Settings, arguments: Arguments) -> Run:
+def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use: Use) -> Run:
     options, guards = arguments.options, arguments.guards
     hello = make_hello(watched, options)
     folder = journal.private_folder(journal.private_folder(settings.dir) / hello.run)
@@ -112,10 +119,16 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments) -> Run:
     tmpfs_bytes = delivery.MAX_HOST_TMPFS_BYTES // ranks_here if tmpfs else 0
     writer = _journal_kind(guards)(folder / hello.stream, hot=tmpfs, hot_bytes=tmpfs_bytes)
     replay = bool(options.get("replay"))
-    session = Session(watched, writer, hello, settings.budget, options["preset"], PROBES, replay=replay)
+    notes = observer.take()
+    notes.is_continued = _has_earlier_attempt(folder)
+    _own_streams.add(hello.stream)
+    session = Session(
+        watched, writer, hello, settings.budget, options["preset"], PROBES, replay=replay, preparation=notes
+    )
     await_delivery: Callable[[], None] = partial(delivery.await_delivery, writer.folder, settings)
     try:
         session.attach()
+        session.handles.append(notes_use)
         if guards:
             await_delivery = _attach_guards(session, writer, guards, await_delivery)
         if settings.url or tmpfs:
@@ -125,6 +138,12 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments) -> Run:
         raise
     close_at_exit(session, await_delivery)
     return Run(hello.run, session, await_delivery, guards, hello.name, folder)
+
+
+def _has_earlier_attempt(run_folder: Path) -> bool:
+    """Returns whether a process that has ended has trained in this run before."""
+    others = [stream for stream in journal.streams(run_folder) if stream.name not in _own_streams]
+    return any(not journal.is_alive(stream) for stream in others)
 
 
 def _journal_kind(guards: tuple[Any, ...]) -> type[journal.Journal]:

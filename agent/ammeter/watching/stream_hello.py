@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ammeter.environment import identity
 from ammeter.environment.settings import silenced, variables
+from ammeter.preparation.observer import observer
 from ammeter.redaction import process_redactor
 from ammeter.verdicts import silence
 from ammeter.watching.run_facts import environment
@@ -43,8 +44,18 @@ def make_hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         project=process_redactor.words(project),
         config=config,
         tags=tags,
-        environment={**environment(watched), "command": process_redactor.command(sys.argv)},
+        environment={
+            **environment(watched),
+            **_unobserved(watched),
+            "command": process_redactor.command(sys.argv),
+        },
     )
+
+
+def _unobserved(watched: Watched) -> dict[str, str]:
+    """Returns the fact that earlier calls are unknown, if an object was built before they were noted."""
+    built = map(observer.has_built, (*watched.optimizers, *watched.scalers))
+    return {} if all(built) else {"before_watch": "not observed"}
 
 
 def make_tags(options: Mapping[str, Any]) -> dict[Any, Any]:

@@ -59,6 +59,19 @@ for number in range(4):
     scaler.update()
 """
 
+CLIPS = """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+for number in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = model(torch.randn(3, 4)).square().mean()
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
 TWICE = """
 rest = torch.optim.SGD(model.parameters(), lr=0.01)  # an earlier choice that is never stepped
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -87,6 +100,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "has two phases": {"body": PHASES},
     "scales": {"body": SCALED},
     "scales and accumulates": {"body": ACCUMULATES},
+    "clips before unscale_": {"body": CLIPS},
     "never applies a step": {"body": TWICE},
     "has hooks of its own": {"body": HOOKED},
     "makes an optimizer for each step": {"body": NEW_EACH_STEP},
@@ -125,6 +139,18 @@ def test_the_first_scaled_loss_is_neither_told_as_unscaled_nor_taken_for_the_los
     losses = [struct.unpack_from("<f", frame.values, place)[0] for frame in frames if isinstance(frame, Steps)]
     assert 4 == len(losses)
     assert all(0 < loss < 10 for loss in losses)
+
+
+def test_a_clip_of_scaled_gradients_is_found_in_the_first_step_whose_norm_is_unscaled(
+    ended: Callable[[str], Ended],
+) -> None:
+    frames = ended("clips before unscale_").stream()
+    mistakes = [frame for frame in frames if isinstance(frame, Event) and frame.name == "usage.clip_before_unscale"]
+    assert [0] == [event.step for event in mistakes]
+    place = 4 * hello(frames).schema.scalars.index("grad_norm")
+    norms = [struct.unpack_from("<f", frame.values, place)[0] for frame in frames if isinstance(frame, Steps)]
+    assert 4 == len(norms)
+    assert all(0 < norm < 10 for norm in norms)
 
 
 def test_a_run_that_skips_every_step_is_seen_although_no_optimizer_ever_steps(ended: Callable[[str], Ended]) -> None:

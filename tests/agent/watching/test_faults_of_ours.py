@@ -26,7 +26,14 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "MemoryError": MemoryError,
     "RecursionError": lambda: RecursionError("maximum recursion depth exceeded"),
 }
-RECIPE = Recipe("fp16", clip=0.5, steps=12, hook=lambda step, model: torch.save(model.state_dict(), io.BytesIO()))
+
+
+def _saves_and_loads(_: int, model: torch.nn.Module) -> None:
+    torch.save(model.state_dict(), io.BytesIO())
+    model.load_state_dict(model.state_dict())
+
+
+RECIPE = Recipe("fp16", clip=0.5, steps=12, hook=_saves_and_loads)
 STEP = 3
 
 COLUMNS = {

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ammeter.environment import identity
 from ammeter.environment.settings import Launched, settings
-from ammeter.launcher.inside.discovery import TrainingObjects, find_training, is_wrapped
+from ammeter.launcher.inside.discovery import TrainingObjects, find_training
 from ammeter.launcher.inside.sigterm_note import note_termination
 from ammeter.probes.profiling import Profiling
 from ammeter.recording.session import Session
@@ -28,10 +28,6 @@ from ammeter.torch_hooks.compiled_code import uncompiled
 from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.watching import setup
 from ammeter.watching.handle import Run
-
-MAX_ADDED_OPTIMIZERS = 8
-"""Limit of optimizers that are added after the start, so that a program that creates one at each step is not slowed
-down."""
 
 
 class AutoWatcher:
@@ -46,7 +42,6 @@ class AutoWatcher:
         self._run: Run | None = None
         self._session: Session | None = None
         self._stopped = False
-        self._added_optimizers = 0
         self._searched = False
         self._step_hook: Any = None
         self._after_step_hook: Any = None
@@ -76,14 +71,15 @@ class AutoWatcher:
             patch.backward(before=self._safe(self._before_backward)),
         ]
 
-    def _before_scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Searches once for the optimizer of the call.
+    def _before_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Searches once for the optimizer of the call, which is replayed to the hooks of a run that starts here.
 
         If the search is not conclusive, the first optimizer step starts the run.
         """
         if self._run is None and not self._searched:
             self._searched = True
             self._start(find_training(None, args[0]))
+            self._call_late("scale", args, kwargs)
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Searches once, as at scale().
@@ -94,17 +90,22 @@ class AutoWatcher:
             self._searched = True
             self._start(find_training(None))
             if self._session is not None:
-                patch.call_late_backward(args, kwargs)
+                patch.call_late(torch.autograd, "backward", args, kwargs)
 
     def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
         if self._run is None and isinstance(optimizer, torch.optim.Optimizer):
             self._start(find_training(optimizer, args[0]))
+            self._call_late("step", args, kwargs)
+
+    def _call_late(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Replays the running call of a scaler to the hooks of a run that has started during it."""
+        if self._session is not None:
+            patch.call_late(type(args[0]), name, args, kwargs)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._session is not None:
-            if optimizer not in self._session.watched.optimizers:
-                self._add(optimizer)
+            self._session.newcomers.admit(optimizer)
         elif self._run is None:
             if _is_last(self._step_hook):
                 self._start_in_step(optimizer, args, kwargs)
@@ -147,6 +148,8 @@ class AutoWatcher:
             preset=self._options.preset,
         )
         self._session = run._session
+        if self._session is not None:
+            self._session.newcomers.find_models = _models_of
         for (
             handle
         ) in start_patches:  # only now, so that the end of the running scale() is observed and its result is marked
@@ -168,21 +171,10 @@ class AutoWatcher:
             page = f"; page: {text(chosen.url, 1000)}/runs/{run.id}" if chosen.url else ""
             _print(f"ammeter: watching as run {run.id}; journal: {chosen.dir / run.id}{page}")
 
-    def _add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Adds an optimizer that steps for the first time after the start."""
-        assert self._session is not None
-        watched = self._session.watched
-        if self._added_optimizers >= MAX_ADDED_OPTIMIZERS or is_wrapped(optimizer, list(watched.optimizers)):
-            return
-        self._added_optimizers += 1
-        training = find_training(optimizer)
-        watched.join([] if training is None else training.models, optimizer)
-
     def _after_fork_in_child(self) -> None:
         """Prepares a forked child, whose training is separate from the parent's run."""
         if self._session is not None:
             parents, self._run, self._session = self._session, None, None
-            self._added_optimizers = 0
             with suppress(Exception):
                 parents.unsubscribe()
                 self._step_hook.remove()
@@ -204,6 +196,11 @@ class AutoWatcher:
                 self._note("failed", f"an error in Ammeter ({type(error).__name__}: {error})")
 
         return uncompiled(safe)
+
+
+def _models_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
+    training = find_training(optimizer)
+    return [] if training is None else training.models
 
 
 def _hooks() -> OrderedDict[int, Any]:

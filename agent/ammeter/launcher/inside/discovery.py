@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ammeter.torch_hooks.targets import wraps
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,6 @@ def find_training(
     return TrainingObjects(_roots(modules, chosen), chosen, scalers)
 
 
-def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Optimizer]) -> bool:
-    """Returns whether an optimizer contains one of the others, or the reverse.
-
-    Such optimizers step as one.
-    """
-    return any(_wraps(other, optimizer) or _wraps(optimizer, other) for other in others)
-
-
 def _live_objects(*kinds: type) -> list[list[Any]]:
     """Returns the objects of each kind.
 
@@ -76,10 +70,10 @@ def _optimizers_of_training(
 
     Empty if no optimizer steps yet and two of them train the same parameters.
     """
-    innermost = [outer for outer in optimizers if not any(_wraps(outer, inner) for inner in optimizers)]
+    innermost = [outer for outer in optimizers if not any(wraps(outer, inner) for inner in optimizers)]
     chosen = []
     if stepping is not None:
-        chosen = [next((inner for inner in innermost if _wraps(stepping, inner)), stepping)]
+        chosen = [next((inner for inner in innermost if wraps(stepping, inner)), stepping)]
     trained = {id(parameter) for optimizer in chosen for parameter in _trained(optimizer)}
     for optimizer in innermost:
         own = set(map(id, _trained(optimizer)))
@@ -91,11 +85,6 @@ def _optimizers_of_training(
             chosen.append(optimizer)
             trained |= own
     return chosen
-
-
-def _wraps(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
-    """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
-    return outer is not inner and any(value is inner for value in vars(outer).values())
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

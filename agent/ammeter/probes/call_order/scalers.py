@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.preparation.notes import OPTIMIZER, SCALER, Restored
 from ammeter.probes.call_order.marks import dtypes, nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
 from ammeter.tensors.async_copy import Transfer
@@ -37,6 +38,8 @@ class Scalers:
         """Scalers whose initial scale is not the default, so it may come from a checkpoint."""
         self._resumed: dict[int, str] = {}
         """id of an optimizer whose state was loaded -> line of the load, '' for state present at watch()."""
+        self._stateless: dict[int, str] = {}
+        """The same for optimizers without state, such as SGD without momentum."""
         self._entered: set[tuple[str, str]] = set()
         self._gradient_dtypes: set[torch.dtype] = set()
         self._compiled = False
@@ -47,22 +50,34 @@ class Scalers:
         self._is_changed = False
 
     def start(self) -> None:
-        """Records the scalers and optimizers given to watch() that already have a state."""
+        """Records the scalers and optimizers given to watch() that already have a state.
+
+        An optimizer that has steps, and was built while the calls were noted, has loaded them or made them here.
+        """
+        notes = self._session.preparation
         for scaler in self._session.watched.scalers:
-            if scaler.is_enabled() and (scaler._scale is not None or scaler._init_growth_tracker):
+            in_use = scaler.is_enabled() and (scaler._scale is not None or scaler._init_growth_tracker)
+            if in_use or notes.of(SCALER, scaler):
                 self._restored.add(scaler)
             elif _initial_scale(scaler) != DEFAULT_SCALE:
                 self._maybe_restored.add(scaler)
         for optimizer in self._session.watched.optimizers:
-            if _optimizer_steps(optimizer):
+            note = notes.of(OPTIMIZER, optimizer)
+            if note is not None:
+                self._record_resumed(optimizer, note.line)
+            elif _optimizer_steps(optimizer) and optimizer not in notes.built:
                 self._resumed[id(optimizer)] = ""
 
     def restored(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         self._restored.add(args[0])
+        self._session.preparation.add(Restored(SCALER, weakref.ref(args[0]), call_site.line()))
 
     def resumed(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        if args[0] in self._session.watched.optimizers and _optimizer_steps(args[0]):
-            self._resumed[id(args[0])] = call_site.line()
+        if args[0] in self._session.watched.optimizers:
+            self._record_resumed(args[0], call_site.line())
+
+    def _record_resumed(self, optimizer: torch.optim.Optimizer, line: str) -> None:
+        (self._resumed if _optimizer_steps(optimizer) else self._stateless)[id(optimizer)] = line
 
     def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Searches the graph of scale()'s outputs, at first and then at powers of two."""
@@ -118,15 +133,28 @@ class Scalers:
         return None if self._last_scale is None else self._last_scale.number()
 
     def _judge_resumed(self, scaler: Any, optimizer: Any) -> None:
-        """Reports an optimizer that resumes from loaded state with a new scaler."""
+        """Reports an optimizer that resumes from loaded state with a new scaler.
+
+        An optimizer without state resumes if the program also read a file with a scaler's state. A scaler that starts
+        at a scale of that file continues, and so may one with a first scale of its own if the load was not observed.
+        """
+        files, scalers = self._session.preparation.files(), self._session.preparation.restored(SCALER)
         line = self._resumed.get(id(optimizer))
-        if line is None or (not line and scaler in self._maybe_restored):
+        if line is None and any(file.contents.scaler for file in files):
+            line = self._stateless.get(id(optimizer))
+        if line is None:
+            return
+        scale = _initial_scale(scaler)
+        is_read = any(scale in file.contents.scales for file in files)
+        if scale != DEFAULT_SCALE and (is_read or (not line and scaler in self._maybe_restored)):
             return
         data: dict[str, Any] = {
             "optimizer": name_of(optimizer),
             "optimizer_steps": _optimizer_steps(optimizer),
-            "scale": _initial_scale(scaler),
+            "scale": scale,
         }
+        other = next((note.line for note in scalers if note.target() is not scaler), "")
+        data |= {"loaded_by_another": other} if other else {}
         self._events.emit_once("usage.scaler_not_restored", line=line, **data)
 
     def _judge_rebuilt(self, scaler: Any, optimizer: Any, first: float) -> None:

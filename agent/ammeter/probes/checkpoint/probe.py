@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.checkpoint.contents import Contents, contents_of, contents_of_specs
-from ammeter.probes.checkpoint.files import absolute, folder_of, path_in_storage, path_of, size_and_exposure
+from ammeter.preparation.contents import Contents, contents_of, contents_of_specs
+from ammeter.preparation.notes import FileRead
+from ammeter.preparation.paths import absolute, folder_of, path_in_storage, path_of
+from ammeter.probes.checkpoint.files import size_and_exposure
 from ammeter.probes.checkpoint.relevance import Relevance
 from ammeter.probes.checkpoint.unwritten import UnwrittenCheckpoints
 from ammeter.torch_hooks import patch
@@ -62,6 +64,7 @@ class Checkpoint:
         self._patched = []
         self._attached = True
         self._patch_imported()
+        guard(self._report_notes)()
         return [self]
 
     def remove(self) -> None:
@@ -205,13 +208,25 @@ class Checkpoint:
         row = self._session.row
         return row.step + bool(row.stepped or row.skipped)
 
+    def _report_notes(self) -> None:
+        """Reports the files that the program read before watch()."""
+        for file in self._session.preparation.files():
+            self._emit_read(file)
+
     def _emit_restored(self, path: str, seconds: float, loaded: Any) -> None:
         if isinstance(loaded, torch.Tensor) or _within("_load_state_dict"):
             return
-        contents = contents_of(loaded)
-        if self._relevance.is_checkpoint(contents):
-            data = {"path": absolute(path), "seconds": seconds, "contents": contents.plain()}
-            self._emit("checkpoint.restored", data)
+        file = FileRead(absolute(path), seconds, contents_of(loaded))
+        if self._emit_read(file):
+            self._session.preparation.add(file)
+
+    def _emit_read(self, file: FileRead) -> bool:
+        """Emits checkpoint.restored; returns whether the file is a checkpoint of this run."""
+        is_checkpoint = self._relevance.is_checkpoint(file.contents)
+        if is_checkpoint:
+            data = {"path": file.path, "seconds": file.seconds, "contents": file.contents.plain()}
+            self._emit("checkpoint.restored", data | {"fits": self._relevance.fits(file.contents)})
+        return is_checkpoint
 
     def _emit(self, event: str, data: dict[str, Any]) -> None:
         """Emits an event, or queues it outside the training thread, which owns the session."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ammeter.preparation.contents import group_of
+
 if TYPE_CHECKING:
-    from ammeter.probes.checkpoint.contents import Contents
+    from ammeter.preparation.contents import Contents, Group
     from ammeter.torch_hooks.targets import Watched
 
 MIN_WEIGHTS_SHARE = 0.01
@@ -39,6 +42,21 @@ class Relevance:
         shapes = {tensor.shape for tensor in self._watched.tensors}
         return sum(contents.shapes[shape] for shape in shapes) >= MIN_MODEL_SHARE * weights
 
+    def fits(self, contents: Contents) -> bool:
+        """Whether a file has the weights, and the state of an optimizer with the settings, of this training.
+
+        A program that starts from the weights of another run seldom has all of its settings, such as the learning rate.
+        """
+        elements: Counter[tuple[int, ...]] = Counter()
+        for optimizer in self._watched.optimizers:
+            for _, index in zip(*self._watched.parameters(optimizer), strict=True):
+                tensor = self._watched.tensors[index]
+                elements[tensor.shape] += tensor.numel
+        if not elements or any(contents.shapes[shape] < count for shape, count in elements.items()):
+            return False
+        own = [[group_of(group) for group in optimizer.param_groups] for optimizer in self._watched.optimizers]
+        return all(any(_equal(groups, saved) for saved in contents.groups) for groups in own)
+
     def missing(self, contents: Contents) -> list[str]:
         """The missing parts that training needs to resume exactly."""
         wide = sum(contents.weights[dtype] for dtype in _WIDE)
@@ -60,3 +78,17 @@ class Relevance:
                 tensor = self._watched.tensors[index]
                 elements[tensor.dtype] += tensor.numel
         return elements
+
+
+def _equal(groups: Sequence[Group], saved: Sequence[Group]) -> bool:
+    """Whether parameter groups have the same numbers of tensors and the same settings, where both have a setting."""
+    if [count for count, _ in groups] != [count for count, _ in saved]:
+        return False
+    pairs = zip((_initial(own) for _, own in groups), (_initial(other) for _, other in saved), strict=True)
+    return all(own[name] == other[name] for own, other in pairs for name in own.keys() & other.keys())
+
+
+def _initial(settings: dict[str, float]) -> dict[str, float]:
+    """Returns the settings with the learning rate from which a schedule starts."""
+    rate = settings.get("initial_lr 0", settings.get("lr 0"))
+    return settings if rate is None else {**settings, "lr 0": rate, "initial_lr 0": rate}

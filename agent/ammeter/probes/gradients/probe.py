@@ -55,6 +55,11 @@ class Gradients:
             ]
         )
 
+    def joined(self, optimizer: torch.optim.Optimizer) -> None:
+        """Excludes gradients that an optimizer had before it was watched, which may have been clipped."""
+        if _has_gradients(optimizer):
+            self._unknown.add(id(optimizer))
+
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """Reads the gradients of a skipped step, even without the governor's permission.
 
@@ -119,11 +124,15 @@ class Gradients:
         """
         self._unknown.discard(id(args[0]))
         closure = self._session.closure
-        if closure.optimizer == id(args[0]) and closure.evaluated and not closure.reevaluated:
-            self._read_if_watched(args[0])
+        is_evaluated = closure.optimizer == id(args[0]) and closure.evaluated and not closure.reevaluated
+        if is_evaluated and args[0] in self._session.watched.optimizers:
+            self.read(args[0])
 
     def _unscaling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._read_if_watched(optimizer_in(args, kwargs))
+        optimizer = optimizer_in(args, kwargs)
+        if optimizer in self._session.watched.optimizers:
+            self._exclude_if_unknown(optimizer)
+            self.read(optimizer)
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Reads the gradients before a clip by norm.
@@ -160,9 +169,7 @@ class Gradients:
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in self._session.watched.optimizers or closure_in(args, kwargs) is not None:
             return
-        if id(optimizer) in self._unknown:
-            self._unknown.discard(id(optimizer))
-            self._exclude(optimizer)
+        self._exclude_if_unknown(optimizer)
         self.read(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -179,9 +186,11 @@ class Gradients:
         """
         self._session.row.raw.setdefault("gradients_read", {}).setdefault(id(optimizer), False)
 
-    def _read_if_watched(self, optimizer: Any) -> None:
-        if optimizer in self._session.watched.optimizers:
-            self.read(optimizer)
+    def _exclude_if_unknown(self, optimizer: torch.optim.Optimizer) -> None:
+        """Excludes gradients that are older than the run, which may have been clipped or unscaled before."""
+        if id(optimizer) in self._unknown:
+            self._unknown.discard(id(optimizer))
+            self._exclude(optimizer)
 
     def _collect(self, optimizer: torch.optim.Optimizer) -> tuple[Indices, list[torch.Tensor]]:
         """Indices and gradients of the parameters that have one.

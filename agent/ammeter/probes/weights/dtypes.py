@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.preparation.optimizer_state import elements_by_dtype, restored_counts, state_tensors
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.tensors.slices import MAX_TENSOR_ELEMENTS, readable
@@ -48,6 +49,9 @@ class Census:
             *patch.methods(watched.optimizer_kinds, "load_state_dict", after=guard(self._loaded)),
         ]
 
+    def joined(self, optimizer: torch.optim.Optimizer) -> None:
+        self._due.add(id(optimizer))
+
     def finish(self, row: Row) -> None:
         """Reports a census after its comparison with possible master weights has arrived."""
         for counts, equalities, updates in row.raw.get("census", ()):
@@ -65,15 +69,10 @@ class Census:
             self._session.emit("weights.census", self._reported)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Reports the dtypes of a loaded state.
-
-        Loading casts the saved state to the dtype of the weights without a message.
-        """
+        """Reports the dtypes of a loaded state."""
         if args[0] in self._session.watched.optimizers:
             self._due.add(id(args[0]))
-            state_dict = args[1] if len(args) > 1 else kwargs.get("state_dict")
-            state = _elements(tensor for _, _, tensor in _states(args[0]))
-            data = {"optimizer": type(args[0]).__name__, "state": state, "saved": _elements(_saved(state_dict))}
+            data = restored_counts(args[0], args[1] if len(args) > 1 else kwargs.get("state_dict"))
             updates = None if self._began else self._updates_known()
             self._updates = self._updates if updates is None else updates
             self._session.emit("optimizer.restored", data | {"updates": updates})
@@ -119,11 +118,11 @@ class Census:
         for optimizer in watched.optimizers:
             watched.parameters(optimizer)  # registers parameters that were added since, so that alive() has them
         tensors = self._weights()
-        states = (state for optimizer in watched.optimizers for _, _, state in _states(optimizer))
+        states = (state for optimizer in watched.optimizers for _, _, state in state_tensors(optimizer))
         return {
-            "parameters": _elements(tensors),
-            "trainable": _elements(tensor for tensor in tensors if tensor.requires_grad),
-            "state": _elements(states),
+            "parameters": elements_by_dtype(tensors),
+            "trainable": elements_by_dtype(tensor for tensor in tensors if tensor.requires_grad),
+            "state": elements_by_dtype(states),
         }
 
     def _weights(self) -> list[torch.Tensor]:
@@ -160,7 +159,7 @@ class Census:
         """
         compared: Counter[str] = Counter()
         for optimizer in self._session.watched.optimizers:
-            for parameter, name, state in _states(optimizer):
+            for parameter, name, state in state_tensors(optimizer):
                 usable = state.dtype is torch.float32 and state.shape == parameter.shape and _is_half(parameter)
                 if usable and compared[name] < MAX_COMPARED_WEIGHTS:
                     compared[name] += 1
@@ -180,15 +179,6 @@ def _are_equal(arrived: async_copy.Transfer) -> bool:
     return bool(equal == count > 0)
 
 
-def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
-    """Yields (parameter, name, state) for the state tensors with dimensions; a step counter has none."""
-    for parameter, state in optimizer.state.items():
-        if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
-            for name, tensor in state.items():
-                if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
-                    yield parameter, str(name), tensor
-
-
 def _updates_of(optimizer: torch.optim.Optimizer, *, on_host: bool = False) -> async_copy.Transfer | None:
     """The step count in an optimizer's state, None if there is none.
 
@@ -204,24 +194,6 @@ def _updates_of(optimizer: torch.optim.Optimizer, *, on_host: bool = False) -> a
         if isinstance(count, int | float):
             return async_copy.number(float(count))
     return None
-
-
-def _saved(state_dict: Any) -> Iterator[torch.Tensor]:
-    """Yields the state tensors with dimensions of an optimizer's state dict."""
-    states = state_dict.get("state") if isinstance(state_dict, dict) else None
-    for state in states.values() if isinstance(states, dict) else ():
-        for tensor in state.values() if isinstance(state, dict) else ():
-            if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
-                yield tensor
-
-
-def _elements(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Number of elements by dtype."""
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        if not torch.nn.parameter.is_lazy(tensor):
-            counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
-    return dict(sorted(counts.items()))
 
 
 def _is_half(tensor: torch.Tensor) -> bool:

@@ -150,7 +150,8 @@ class Callbacks:
     def _stepping(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Handles step() from any thread, because another one may become the training thread."""
         session = self._session
-        if optimizer is not self._optimizer() and optimizer not in session.watched.optimizers:
+        is_other = optimizer is not self._optimizer() and optimizer not in session.watched.optimizers
+        if is_other and not session.newcomers.awaits(optimizer):
             return
         if closure_in(args, kwargs) is not None:  # a closure may call anything
             self._fast_path.disable()

@@ -1,7 +1,8 @@
 """resume-mismatch: a resumed run lacks its optimizer's state, or has it in a narrower dtype.
 
 Loading weights alone is no fault by itself, because every fine-tuning begins so. It is a fault if the same run
-continues. There are two signs of that: its scaler was restored, or it saves to the folder that it loaded from.
+continues. The signs of that are in SIGNS; others are an optimizer that loaded the state and does not step, a file that
+fits the run to the last setting, and a checkpoint that is saved to the folder of the one that was read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ MIN_NARROWED_SHARE = 0.05
 intended."""
 
 
+SIGNS = {
+    "scaler.restored": "its scaler was restored",
+    "scheduler.restored": "its learning rate schedule was restored",
+    "run.continued": "an earlier process has trained in this run",
+}
+"""Events that show that the same run continues, with the reason in words."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     path: str = ""
@@ -52,6 +61,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Step of the narrowed restore."""
     own: str = ""
     """The file that this run saved last. Reading it back is a check of the file, not a resume."""
+    fits: bool = False
+    """Whether the file has the weights and settings of this run."""
+    weights: bool = False
+    """Whether the model loaded a state."""
+    loaded: dict[str, int] = {}
+    """Elements by dtype of the state that an optimizer loaded."""
+    is_cast_later: bool = False
+    """Whether the state was narrowed after it was loaded."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -72,8 +89,12 @@ def _updated(state: State, event: Event) -> State:
         return _restored(state, event)
     if event.name == "weights.census":
         return _counted(state, event)
-    if event.name == "scaler.restored":
-        return replace(state, continues="its scaler was restored")
+    if event.name in SIGNS:
+        return replace(state, continues=state.continues or SIGNS[event.name])
+    if event.name == "model.restored":
+        return _with_fit(replace(state, weights=True))
+    if event.name in ("optimizer.discarded", "optimizer.joined"):
+        return _replaced(state, event)
     path = path_of(event.data)
     if event.name == "checkpoint.saved":
         state = replace(state, own=path)
@@ -83,17 +104,39 @@ def _updated(state: State, event: Event) -> State:
         return state
     contents = event.data.get("contents")
     both = isinstance(contents, dict) and contents.get("weights") and contents.get("optimizer") is True
-    at_start = state.read < 0 and event.step <= MAX_RESUME_STEP
-    return replace(state, path=path, read=event.step) if both and at_start else state
+    fits = event.data.get("fits") is True
+    at_start = (state.read < 0 or (fits and not state.fits)) and event.step <= MAX_RESUME_STEP
+    return _with_fit(replace(state, path=path, read=event.step, fits=fits)) if both and at_start else state
+
+
+def _with_fit(state: State) -> State:
+    """Adds the sign of a file that has the weights, which the model loaded, and all settings of this run."""
+    if state.continues or not (state.fits and state.weights):
+        return state
+    return replace(state, continues="its optimizer has the parameters and settings of the one in the checkpoint")
+
+
+def _replaced(state: State, event: Event) -> State:
+    """Processes an optimizer that loaded the state and does not step, because another one was built after it."""
+    caller = str(event.data.get("caller") or "")
+    if event.name == "optimizer.discarded":
+        place = f" at {caller}" if caller else ""
+        return replace(state, continues=f"its state was loaded{place} into an optimizer that does not step")
+    if not (state.restored and state.restored_at == event.step and event.data.get("replaces") and caller):
+        return state
+    sign = f"the optimizer that loaded the state was replaced by the one of {caller}"
+    return replace(state, restored=False, continues=sign)
 
 
 def _restored(state: State, event: Event) -> State:
     saved, restored = (_counts(event.data.get(name)) for name in ("saved", "state"))
     lost = sum(restored.get(dtype, 0) - saved.get(dtype, 0) for dtype in NARROW_DTYPES)
     if lost < MIN_NARROWED_SHARE * sum(restored.values()) or not lost or sum(saved.values()) < sum(restored.values()):
-        return replace(state, restored=True, narrowed=("", ""))
+        return replace(state, restored=True, restored_at=event.step, narrowed=("", ""), loaded=restored)
     kinds = max(saved, key=lambda dtype: saved[dtype]), max(NARROW_DTYPES, key=lambda dtype: restored.get(dtype, 0))
-    return replace(state, restored=True, narrowed=kinds, restored_at=event.step, elements=lost)
+    return replace(
+        state, restored=True, narrowed=kinds, restored_at=event.step, elements=lost, loaded={}, is_cast_later=False
+    )
 
 
 def _counts(census: Any) -> dict[str, int]:
@@ -109,11 +152,23 @@ def _counted(state: State, event: Event) -> State:
     """
     counts = _counts(event.data.get("state"))
     elements = sum(counts.values())
+    state = _with_later_cast(state, counts)
     if not state.seen:
-        return replace(state, seen=True, restored=state.restored or elements > 0)
+        restored_at = event.step if elements and not state.restored else state.restored_at
+        return replace(state, seen=True, restored=state.restored or elements > 0, restored_at=restored_at)
     if state.narrowed[0]:
         return state if any(counts.get(dtype) for dtype in NARROW_DTYPES) else replace(state, narrowed=("", ""))
     return state if elements == state.elements else replace(state, elements=elements)
+
+
+def _with_later_cast(state: State, counts: dict[str, int]) -> State:
+    """Finds a state that was loaded in a wide dtype and is in a narrow one at the next census."""
+    lost = sum(counts.get(dtype, 0) - state.loaded.get(dtype, 0) for dtype in NARROW_DTYPES)
+    if not state.loaded or lost <= 0 or lost < MIN_NARROWED_SHARE * sum(state.loaded.values()):
+        return state
+    was = max(state.loaded, key=lambda dtype: state.loaded[dtype])
+    now = max(NARROW_DTYPES, key=lambda dtype: counts.get(dtype, 0))
+    return replace(state, narrowed=(was, now), elements=lost, loaded={}, is_cast_later=True)
 
 
 def _decided(state: State) -> State:
@@ -126,7 +181,7 @@ def _decided(state: State) -> State:
             return state
         return replace(state, decided=True, step=-1, opened=state.opened.at(state.restored_at, state.restored_at + 1))
     if state.restored:
-        return replace(state, decided=True, step=-1)
+        return state if state.step <= state.restored_at else replace(state, decided=True, step=-1)
     if not 0 <= state.read < state.step or not state.continues or not state.elements:
         return state
     return replace(state, decided=True, step=-1, opened=state.opened.at(state.read, max(state.read + 1, state.known)))
@@ -142,12 +197,20 @@ def _conclude(state: State) -> Finding:
 
 def _narrowed(state: State) -> Finding:
     was, now = state.narrowed
+    if state.is_cast_later:
+        title = f"The optimizer state was restored in {was} and then cast to {now}"
+        cause = f"At step {state.restored_at}, the optimizer state was loaded in {was} and then cast to {now}."
+    else:
+        title = f"The optimizer state was saved in {was} and restored in {now}"
+        cause = (
+            f"At step {state.restored_at}, optimizer.load_state_dict cast the optimizer state from {was} to {now},"
+            " because it uses the dtype of the weights."
+        )
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The optimizer state was saved in {was} and restored in {now}",
-        cause=f"At step {state.restored_at}, optimizer.load_state_dict cast the optimizer state from {was} to {now},"
-        f" because it uses the dtype of the weights. {wording.count(state.elements, 'element')} changed dtype. Small"
+        title=title,
+        cause=f"{cause} {wording.count(state.elements, 'element')} changed dtype. Small"
         " second moments become zero or stop changing, so steps have another size than before the resume.",
         fix="Load the optimizer while the weights are in float32: build the model, load its weights and the optimizer"
         f" state, and use torch.autocast(device, dtype=torch.{now}) for the forward pass instead of model.half() or"
@@ -162,8 +225,8 @@ def _not_loaded(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="The run continues without its optimizer state",
-        cause="The run continues from a checkpoint with optimizer state, but no optimizer loaded that state: the"
-        f" checkpoint {state.path or 'in memory'} was read at step {state.opened.first}, and the same run continues"
+        cause="The run continues from a checkpoint with optimizer state, but the optimizer that steps did not load it:"
+        f" the checkpoint {state.path or 'in memory'} was read at step {state.opened.first}, and the same run continues"
         f" ({state.continues}). The {wording.count(state.elements, 'element')} of the optimizer state started from"
         " zero, so the first steps have the wrong size and direction and may undo what the model has learnt.",
         fix='Call optimizer.load_state_dict(checkpoint["optimizer"]) before the first step, after you moved the model'
@@ -180,7 +243,10 @@ VERDICT = Verdict(
     title="Optimizer state not restored",
     question="Does a resumed run continue without the optimizer state of its checkpoint, or with it in half precision?",
     columns=(),
-    events=("checkpoint.restored", "optimizer.restored", "scaler.restored", "weights.census", "checkpoint.saved"),
+    events=(
+        *("checkpoint.restored", "optimizer.restored", "weights.census", "checkpoint.saved", *SIGNS),
+        *("model.restored", "optimizer.discarded", "optimizer.joined"),
+    ),
     state=State,
     judge=judge,
     explains=("diverged", "gradient-spike", "overflow-storm", "half-optimizer-state", "half-master-weights"),

@@ -86,6 +86,8 @@ def _evidence(state: State) -> dict[str, Any]:
 
 
 def _which(state: State) -> str:
+    if state.data.get("loaded_by_another"):
+        return f"another GradScaler loaded the state (at {state.data['loaded_by_another']}), not the one that steps"
     if state.scaler_in:
         return f"{state.scaler_in} contains a scaler's state, which was read from the file and not loaded"
     if state.without:
@@ -95,6 +97,8 @@ def _which(state: State) -> str:
 
 def _fix(state: State) -> str:
     load = "scaler.load_state_dict(checkpoint['scaler'])"
+    if state.data.get("loaded_by_another"):
+        return f"Call {load} on the scaler that steps the optimizer, and create no other scaler after it."
     if state.scaler_in:
         return f"Call {load} next to optimizer.load_state_dict(), before the first step."
     return (

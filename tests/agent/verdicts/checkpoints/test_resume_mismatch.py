@@ -42,10 +42,42 @@ def test_a_scaler_that_was_restored_without_its_optimizer_is_told_a_step_later()
     assert {} == findings(resumed("scaler.restored", steps=0))
     finding = found(resumed("scaler.restored", steps=1))
     assert ("ticket", 0, 1) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "no optimizer loaded that state: the checkpoint out/run.pt was read at step 0" in finding.cause
+    assert "the optimizer that steps did not load it: the checkpoint out/run.pt was read at step 0" in finding.cause
     assert "the same run continues (its scaler was restored)" in finding.cause
     assert "The 198 elements of the optimizer state started from zero" in finding.cause
     assert 'optimizer.load_state_dict(checkpoint["optimizer"])' in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("event", "because"),
+    [
+        ("scheduler.restored", "its learning rate schedule was restored"),
+        ("run.continued", "an earlier process has trained in this run"),
+        ("optimizer.discarded", "its state was loaded at train.py:7 into an optimizer that does not step"),
+    ],
+)
+def test_other_signs_that_the_same_run_continues_are_told(event: str, because: str) -> None:
+    assert {} == findings(resumed())
+    stream = resumed(steps=0)
+    stream.event(event, caller="train.py:7").good(65536)
+    assert f"the same run continues ({because})" in found(stream.good(65536)).cause
+
+
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_file_that_fits_counts_if_the_model_loaded_weights(fits: bool, loaded: bool) -> None:
+    stream = Stream().good(65536).event("weights.census", state={})
+    contents = {"weights": {"float32": 99}, "optimizer": True, "whole": True}
+    stream.event("checkpoint.restored", path="out/run.pt", contents=contents, fits=fits)
+    if loaded:
+        stream.event("model.restored", model="Net", caller="train.py:7")
+    stream.event("weights.census", parameters={"float32": 99}, state={"float32": 198}).good(65536).good(65536)
+    assert (["resume-mismatch"] if fits and loaded else []) == list(findings(stream))
+
+
+def test_an_optimizer_that_takes_over_in_the_middle_of_a_run_is_silent() -> None:
+    stream = resumed("optimizer.restored").event("optimizer.joined", optimizer="SGD", caller="x.py:1", replaces=True)
+    assert {} == findings(saved(stream, "out/run.pt"))
 
 
 def test_without_a_scaler_the_first_save_to_the_same_folder_says_that_it_is_the_same_run() -> None:
@@ -125,6 +157,12 @@ def test_a_state_that_was_cast_to_half_precision_is_told_a_step_later() -> None:
 )
 def test_a_state_that_keeps_its_bits_is_silent(stream: Stream) -> None:
     assert "resume-mismatch" not in findings(stream)
+
+
+def test_a_state_that_is_cast_after_the_load_is_told() -> None:
+    finding = found(cast({"float32": 198}, {"float32": 198}, float16=198))
+    assert "The optimizer state was restored in float32 and then cast to float16" == finding.title
+    assert "was loaded in float32 and then cast to float16. 198 elements changed dtype" in finding.cause
 
 
 @pytest.mark.parametrize("half", [True, False])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.probes.checkpoint.contents import MAX_DEPTH, MAX_NODES, contents_of, contents_of_specs
+from ammeter.preparation.contents import MAX_DEPTH, MAX_NODES, contents_of, contents_of_specs
 from tests.agent.training import Model
 
 

@@ -5,6 +5,7 @@ The walk calls no method of the object, and copies and keeps nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
@@ -29,6 +30,13 @@ _SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "b
 _RNG_BYTES = (16, 5056)
 """Sizes in bytes of the generator states of torch.cuda and torch, which are uint8 tensors."""
 
+MAX_GROUPS = 64
+MAX_SCALES = 16
+"""Parameter groups of an optimizer's state, and possible loss scales, that are kept."""
+
+Group = tuple[int, dict[str, float]]
+"""A parameter group: its number of tensors, and its settings that are numbers."""
+
 
 @dataclass
 class Contents:
@@ -38,6 +46,8 @@ class Contents:
         weights: dtype -> elements of all floating-point tensors outside an optimizer's state.
         shapes: elements of the weights by shape, to distinguish this model from another.
         progress: whether there is a step or epoch.
+        groups: the parameter groups in each optimizer's state.
+        scales: powers of two above 1, among which a loss scale would be.
         complete: false if the walk ended before it had visited everything.
     """
 
@@ -48,6 +58,8 @@ class Contents:
     scheduler: bool = False
     rng: bool = False
     progress: bool = False
+    groups: list[list[Group]] = field(default_factory=list)
+    scales: set[float] = field(default_factory=set)
     complete: bool = True
 
     def plain(self) -> dict[str, Any]:
@@ -113,14 +125,18 @@ def _recognise(contents: Contents, key: str, value: Any) -> bool:
         _tensor(contents, key, value)
     elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):
         contents.optimizer = True
+        _add_groups(contents, vars(value) if isinstance(value, torch.optim.Optimizer) else value)
     elif isinstance(value, torch.amp.GradScaler):
         contents.scaler = contents.scaler or value.is_enabled()
     elif isinstance(value, dict) and dict.keys(value) >= _SCALER:
         contents.scaler = True
+        _add_scale(contents, dict.get(value, "scale"))
     elif isinstance(value, LRScheduler) or _is_scheduler(value):
         contents.scheduler = True
     elif isinstance(value, int) and not isinstance(value, bool):
         contents.progress = contents.progress or bool(_PROGRESS.search(key))
+    elif isinstance(value, float):
+        _add_scale(contents, value)
     elif isinstance(value, dict | tuple | list | bytes | np.ndarray) and _RNG.search(key):
         contents.rng = True
     else:
@@ -145,6 +161,29 @@ def _add(contents: Contents, dtype: str, shape: tuple[int, ...]) -> None:
         elements *= extent
     contents.weights[dtype] += elements
     contents.shapes[shape] += elements
+
+
+def _add_scale(contents: Contents, value: Any) -> None:
+    if isinstance(value, float) and 1 < value < math.inf and math.frexp(value)[0] == 0.5:
+        contents.scales |= {value} if len(contents.scales) < MAX_SCALES else set()
+
+
+def _add_groups(contents: Contents, state: dict[str, Any]) -> None:
+    groups = dict.get(state, "param_groups")
+    if isinstance(groups, list) and all(isinstance(group, dict) for group in groups) and len(groups) <= MAX_GROUPS:
+        contents.groups += [[group_of(group) for group in groups]] if len(contents.groups) < MAX_GROUPS else []
+
+
+def group_of(group: dict[str, Any]) -> Group:
+    """Returns the number of tensors and the numeric settings of a parameter group."""
+    settings: dict[str, float] = {}
+    for name, value in dict.items(group):
+        several = value[:4] if isinstance(value, list | tuple) and name != "params" else [value]
+        for index, number in enumerate(several):
+            if isinstance(number, int | float):
+                settings[f"{name} {index}"] = float(number)
+    parameters = dict.get(group, "params")
+    return len(parameters) if isinstance(parameters, list | tuple) else 0, settings
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -18,6 +18,7 @@ import ammeter
 from ammeter import journal
 from ammeter.journal.find import find_runs
 from ammeter.recording import budget
+from ammeter.recording.bucket import UNLIMITED_SHARE
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import SCALARS, Event, Hello, Schema, Steps
@@ -28,7 +29,7 @@ from bench.zoo.plan import FIRST_LIFE, Case
 from bench.zoo.processes import TRAINING_SECONDS, Exit, train, trained
 from bench.zoo.trainer import REGISTRY, broken, data
 
-READING_SHARES = (budget.UNLIMITED_SHARE, budget.UNLIMITED_SHARE, budget.UNLIMITED_SHARE, 0.04)
+READING_SHARES = (UNLIMITED_SHARE, UNLIMITED_SHARE, UNLIMITED_SHARE, 0.04)
 """Shares of step time for norms, full statistics, weights and the census of kernels: the default budget of 1 % has them
 read so often where steps take a second. And what is read does not depend on what else the machine does."""
 

@@ -54,6 +54,9 @@ class Loss:
             )
             row.scalars |= self._session.losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
             row.loss = sum([loss.number() for loss in caught])
+            for loss in caught:
+                if not all(value.on_host for value in loss.values):  # the others are known at backward()
+                    self._compare(loss.number())
         if backwards:
             row.scalars["micro_batches"] = backwards
 
@@ -109,8 +112,16 @@ class Loss:
         parts = tuple(part for root in roots for part in summands(root)) if len(roots) > 1 else summands(roots[0])
         caught = BackwardLoss(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
         row.raw.setdefault("losses", []).append(caught)
+        if all(value.on_host for value in values):
+            self._compare(caught.number())
         for constant in [constant for part in parts for constant in part.transfers()]:
             row.wait_for(constant)
+
+    def _compare(self, loss: float) -> None:
+        """Requires norms of the open step if the loss jumps. From a device it arrives a step later."""
+        session = self._session
+        if session.loss_level.jumps(loss):
+            session.governor.norm_schedule.loss_jumped(session.row.step)
 
 
 def _is_number(root: Any) -> bool:

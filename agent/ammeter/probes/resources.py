@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ammeter.recording.budget import Bucket
+    from ammeter.recording.bucket import Bucket
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_path import FastStep
     from ammeter.recording.row import Row
@@ -95,6 +95,8 @@ class Resources:
         self._schedule_read = row.time
         for name, bucket in (("norms_every", governor.norms), ("full_every", governor.full)):
             steps = reading_interval(bucket, self._mean)
+            if steps is not None and bucket is governor.norms and governor.norm_schedule.guarantees:
+                steps = min(steps, 2.0)
             known = self._schedules.get(name)
             if steps is not None and (known is None or abs(steps - known) > MIN_RELATIVE_CHANGE * known):
                 self._schedules[name] = row.scalars[name] = steps

@@ -49,6 +49,7 @@ class Scaler:
         if skipped:
             data = {"scale": min(scales)[0] if scales else None, "consecutive": self._consecutive}
             row.events.append(("step.skipped", data))
+            self._session.governor.norm_schedule.skipped(row.step, self._session.row.step)
         if updates:
             scalars["scale"], scalars["growth_tracker"] = min(scales)
             scalars["found_inf"] = found_infs
@@ -60,6 +61,7 @@ class Scaler:
         if after != before:
             name = "scaler.backoff" if after < before else "scaler.growth"
             row.events.append((name, {"from": before, "to": after, **self._which(update.number)}))
+            self._session.governor.norm_schedule.scale_changed(self._session.row.step)
 
     def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         scaler = args[0]

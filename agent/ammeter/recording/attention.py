@@ -21,14 +21,16 @@ class Attention:
     Following adds a small cost to each call. If that is too much for this program's short steps, it is done in
     stretches: a mistake in the order of calls recurs in every step. From time to time a bad or odd step starts a
     stretch by itself.
+
+    Attributes:
+        share: the share of step time for all work done in every step.
     """
 
     def __init__(self, share: float) -> None:
-        """Takes the share of step time for all work done in every step."""
         self.follows = True
         self.steps = 0
         self.length = FIRST_STRETCH_STEPS
-        self._share = share
+        self.share = share
         self._followed_seconds = self._unfollowed_seconds = 0.0
         """Seconds that a followed step and any other one spent in Ammeter outside readings."""
         self._earlier_steps = 0
@@ -62,7 +64,7 @@ class Attention:
 
     def _interval(self, step_seconds: float) -> int:
         """Returns the number of steps until the next stretch; 0 if following continues."""
-        allowed = self._share * step_seconds - self._unfollowed_seconds
+        allowed = self.share * step_seconds - self._unfollowed_seconds
         extra = self._followed_seconds - self._unfollowed_seconds
         if extra <= allowed:
             return 0

@@ -1,7 +1,7 @@
 """Schedules readings so that they stay within their share of the step time.
 
 Each kind of reading has a bucket. Every step adds budget * step time to it. A reading is allowed when the bucket
-contains its last cost, and subtracts its actual cost. The cost is therefore bounded for any model, and allowed and
+contains its usual cost, and subtracts its actual cost. The cost is therefore bounded for any model, and allowed and
 refused readings are counted.
 """
 
@@ -11,88 +11,8 @@ import math
 from collections.abc import Callable
 
 from ammeter.recording.attention import Attention
-
-UNLIMITED_SHARE = math.inf
-"""Share of a reading that is made at every opportunity."""
-
-CREDIT_SECONDS = 0.01
-"""Initial level of a bucket: a new run is read densely, and 0.01 s is negligible for a run."""
-
-
-class Bucket:
-    """Time budget in seconds of one kind of reading. Not thread-safe."""
-
-    def __init__(self, share: float, credit: float = CREDIT_SECONDS, *, patient: bool = False) -> None:
-        """Creates a bucket.
-
-        Args:
-            share: seconds earned per second of training, such as 0.005; 0 for never, infinite for always.
-            credit: initial level in seconds.
-            patient: if set, credit left after a reading is withheld until the run is twice as old, so that the next
-                readings occur after the run has progressed.
-        """
-        self.share = share
-        self._patient = patient
-        self._withheld = self._age = self._withheld_until = 0.0
-        self.cost = 0.0
-        self.device_cost = 0.0
-        self.allowed = 0
-        self.spent = 0.0
-        self.refused = 0
-        self.fits = share > 0
-        self._level = credit
-        self._needed = 0.0
-        self._cap = max(credit, CREDIT_SECONDS)
-
-    def earn(self, step_seconds: float) -> None:
-        """Adds the earnings of a step; the level is capped.
-
-        The cap is the larger of the credit and twice the smoothed cost of a reading.
-        """
-        if not math.isinf(self.share):
-            self._age += step_seconds
-            if self._withheld and self._age >= self._withheld_until:
-                self._level, self._withheld = self._level + self._withheld, 0.0
-            self._level = min(self._level + self.share * step_seconds, max(self._cap, 2 * self._needed))
-            self._settle()
-
-    def allows(self) -> bool:
-        """Whether the next reading fits the budget; counts the answer.
-
-        The first reading fits because its cost is not known yet. With a share of 0 none fits.
-        """
-        self.allowed += self.fits
-        self.refused += not self.fits
-        return self.fits
-
-    def cancel(self) -> None:
-        """Cancels an allowed reading; the next one must first earn CREDIT_SECONDS."""
-        self._level = self._needed - CREDIT_SECONDS
-        self._settle()
-
-    def spend(self, seconds: float) -> None:
-        """Charges a reading.
-
-        The cost is smoothed, so that one preempted reading does not block the next.
-        """
-        self.cost = seconds if self.cost == 0 else 0.7 * self.cost + 0.3 * seconds
-        self._needed = self.cost + self.device_cost
-        self._level -= seconds
-        self.spent += seconds
-        if self._patient and self._level > self._needed:
-            self._level, self._withheld, self._withheld_until = 0.0, self._withheld + self._level, 2 * self._age
-        self._settle()
-
-    def spend_on_device(self, seconds: float) -> None:
-        """Charges device time of a reading, which is known one or more steps later."""
-        self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds
-        self._needed = self.cost + self.device_cost
-        self._level -= seconds
-        self._settle()
-
-    def _settle(self) -> None:
-        self.fits = self.share > 0 and (self._level >= self._needed or self.share == UNLIMITED_SHARE)
-
+from ammeter.recording.bucket import UNLIMITED_SHARE, Bucket, Cost, Need
+from ammeter.recording.norm_schedule import NormSchedule
 
 MIN_READING_SHARE = 0.15
 """Minimum share of the budget for readings when the fixed cost uses up the rest: a run of tiny steps must be read,
@@ -108,6 +28,18 @@ EARN_SECONDS = 0.02
 READINGS = ("norms", "full", "weights", "kernels")
 """Readings that can be sampled: gradient norms, full gradient statistics, weight slices, a kernel census."""
 
+NEEDS = {
+    "norms": Need(65, 16_384),
+    "full": Need(3, 1000),
+    "weights": Need(3, 500),
+    "kernels": Need(1, 1000),
+}
+"""The most frequent readings of each kind that a verdict needs; tests/agent/recording/test_needs.py compares them with
+Verdict.needs, which is not imported in a training process."""
+
+NEEDS_SHARE = 0.5
+"""Share of the earnings of buckets without an unmet need that the others receive."""
+
 PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
     "light": lambda budget: (0.4 * budget, 0.0, 0.0, 0.0),
     "default": lambda budget: (0.2 * budget, 0.1 * budget, 0.04 * budget, 0.04 * budget),
@@ -116,6 +48,16 @@ PRESETS: dict[str, Callable[[float], tuple[float, float, float, float]]] = {
 """Share of step time for each of the READINGS, as a function of the budget. Except in `full`, the sum stays well below
 the budget, because a reading also costs more than is measured (CACHE_MISS_FACTOR)."""
 
+
+GUARANTEED_SECONDS = 0.02
+"""Norms are read at least in every second step of this duration or longer."""
+
+GUARANTEED_SHARE = 0.75
+"""Maximum share of the budget for guaranteed norms: in every second step, a reading may cost 1.5 * budget * step time.
+A small model's reading takes 0.1 to 0.2 ms, of the 0.3 ms that a step of 20 ms allows at the default budget."""
+
+SMOOTHING = 0.05
+"""Weight of the newest step in the mean step time, so that one slow step hardly changes the schedule."""
 
 FOLLOWING_SHARE = 0.5
 """Share of the budget for work that is done in every step, independent of the model's size."""
@@ -140,21 +82,26 @@ class Governor:
             raise ValueError(f"preset is {preset!r}; use one of {', '.join(PRESETS)}")
         self.preset = preset
         shares = zip(READINGS, PRESETS[preset](budget), strict=True)
-        self._buckets = [Bucket(share, patient=kind == "weights") for kind, share in shares]
+        self._buckets = [Bucket(share, patient=kind == "weights", need=NEEDS[kind]) for kind, share in shares]
         self.norms, self.full, self.weights, self.kernels = self._buckets
+        self.norm_schedule = NormSchedule()
         self.attention = Attention(math.inf if preset == "full" else FOLLOWING_SHARE * budget)
         self._budget = budget
-        self._seconds = self._overhead = 0.0
+        self._seconds = self._overhead = self._mean_seconds = 0.0
+        self._steps = 0
         self._at_stretch = (0.0, 0.0)
         self._at_distribution = (0.0, 0.0)
 
-    def earn(self, step_seconds: float, overhead: float = 0.0) -> None:
-        """Adds the duration of a step, of which `overhead` seconds were spent in Ammeter.
+    def earn(self, step_seconds: float, overhead: float = 0.0, steps: int = 1) -> None:
+        """Adds the duration of a step, or of several, of which `overhead` seconds were spent in Ammeter.
 
         The cost that no schedule can avoid is paid first.
         """
         self._seconds += step_seconds
         self._overhead += overhead
+        self._steps += steps
+        weight = min(1.0, SMOOTHING * steps) if self._mean_seconds else 1.0
+        self._mean_seconds += weight * (step_seconds / steps - self._mean_seconds)
         if self._seconds - self._at_distribution[0] >= EARN_SECONDS:
             self._distribute()
 
@@ -172,18 +119,54 @@ class Governor:
             self._at_stretch = now
         return attention.follows
 
-    def due(self) -> bool:
-        """Whether any reading fits the budget of the next step."""
-        return self.norms.fits or self.full.fits or self.weights.fits or self.kernels.fits
+    def due(self, step: int) -> bool:
+        """Whether a reading has to be made in this step, or fits its budget."""
+        if self.norms.fits or self.full.fits or self.weights.fits or self.kernels.fits:
+            return True
+        return self.norms.share > 0 and (self.norm_schedule.guarantees or self.norm_schedule.must_read(step))
+
+    def reads_gradients(self, step: int) -> tuple[bool, bool]:
+        """Returns whether all statistics of this step's gradients are read, and whether any are. Counts the answer."""
+        full = self.full.allows()
+        allowed = full or self.norms.allows()
+        return full, allowed or (self.norms.share > 0 and self.norm_schedule.must_read(step))
+
+    def spend_on_gradients(self, step: int, cost: Cost, *, full: bool) -> None:
+        """Charges a reading of gradients. Guaranteed ones leave no debt: they have a share of their own."""
+        (self.full if full else self.norms).spend(*cost, in_debt=not self.norm_schedule.guarantees)
+        self.norm_schedule.read(step)
 
     def _distribute(self) -> None:
         now, before = self._fixed(), self._at_distribution
         seconds, fixed_seconds = now[0] - before[0], max(0.0, now[1] - before[1])
         available = max(seconds - CACHE_MISS_FACTOR * fixed_seconds / self._budget, MIN_READING_SHARE * seconds)
-        for bucket in self._buckets:
-            bucket.earn(available)
+        self._share_out(available)
         self._at_distribution = now
+        self._guarantee()
+
+    def _guarantee(self) -> None:
+        """Decides whether norms are guaranteed; following the calls then gets what they leave of the budget."""
+        schedule, used = self.norm_schedule, self.norms.usual_cost / 2 / self._mean_seconds
+        is_long = self._mean_seconds >= GUARANTEED_SECONDS
+        schedule.guarantees = is_long and self.norms.share > 0 and used <= GUARANTEED_SHARE * self._budget
+        if self.norms.share < UNLIMITED_SHARE:
+            left = self._budget - used if schedule.guarantees else self._budget
+            self.attention.share = min(FOLLOWING_SHARE * self._budget, left)
+
+    def _share_out(self, available: float) -> None:
+        """Adds earnings to the buckets; needs have priority over further readings."""
+        steps, self._steps = self._steps, 0
+        owed = given = 0.0
+        for bucket in self._buckets:
+            bucket.pass_steps(steps)
+            if bucket.is_owed():
+                owed += bucket.share
+            elif bucket.share < UNLIMITED_SHARE:
+                given += NEEDS_SHARE * bucket.share
+        for bucket in self._buckets:
+            factor = 1.0 if not owed else 1 + given / owed if bucket.is_owed() else 1 - NEEDS_SHARE
+            bucket.earn(available, factor * bucket.share)
 
     def _fixed(self) -> tuple[float, float]:
         """Returns (seconds of training, seconds of Ammeter outside readings) so far."""
-        return self._seconds, self._overhead - sum([bucket.spent for bucket in self._buckets])
+        return self._seconds, self._overhead - sum([bucket.wall_seconds for bucket in self._buckets])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ammeter.preparation.notes import Notes
     from ammeter.recording.budget import Governor
     from ammeter.recording.fast_path import FastPath
+    from ammeter.recording.loss_level import LossLevel
     from ammeter.recording.losses import Losses
     from ammeter.recording.row import Row
     from ammeter.recording.row_queue import RowQueue
@@ -42,6 +43,7 @@ class ProbeContext(Protocol):
     journal: Journal
     columns: StreamColumns
     losses: Losses
+    loss_level: LossLevel
     rows: RowQueue
     fast_path: FastPath
     follows: bool

@@ -18,6 +18,7 @@ from ammeter.preparation.notes import Notes
 from ammeter.recording.budget import Governor
 from ammeter.recording.completed_steps import CompletedSteps
 from ammeter.recording.fast_path import FastPath
+from ammeter.recording.loss_level import LossLevel
 from ammeter.recording.losses import Losses
 from ammeter.recording.newcomers import Newcomers
 from ammeter.recording.probe_set import ProbeSet
@@ -67,6 +68,7 @@ class Session(Guarded):
         self.hello = hello
         self.columns = StreamColumns(hello, watched.tensors)
         self.losses = Losses(self.columns)
+        self.loss_level = LossLevel()
         self.row = Row(0)
         self.rows = RowQueue(self)
         self.working = False

@@ -37,7 +37,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
         made(self, budget, preset)
         for bucket in (self.norms, self.full, self.weights, self.kernels):
             bucket.share = bucket._level = math.inf
-        self.attention._share = math.inf
+        self.attention.share = math.inf
 
     monkeypatch.setattr(Governor, "__init__", unbounded)
     monkeypatch.setattr(HookWindows, "is_on", lambda self, step: step % 2 == 0)

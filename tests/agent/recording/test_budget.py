@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from ammeter.recording.budget import Bucket, Governor
+from ammeter.recording.bucket import Bucket, Cost, Need
+from ammeter.recording.budget import Governor
+from ammeter.recording.norm_schedule import PAIR_INTERVAL
 
 
 def _run(bucket: Bucket, steps: int, step_seconds: float, cost: float) -> float:
@@ -94,3 +97,114 @@ def test_a_run_whose_fixed_cost_eats_the_budget_is_read_now_and_then() -> None:
             spent += 0.0005
         governor.earn(0.002, spent)
     assert 0 < governor.norms.allowed < 300
+
+
+def _read_steps(
+    governor: Governor,
+    steps: int,
+    step_seconds: float,
+    cost: Callable[[int], Cost],
+    fixed: float = 0.0001,
+    first: int = 0,
+) -> tuple[list[int], float]:
+    """Returns the steps whose gradients are read, and the CPU seconds of the readings."""
+    read, spent = [], 0.0
+    for step in range(first, first + steps):
+        wall = 0.0
+        full, allowed = governor.reads_gradients(step)
+        if allowed:
+            read.append(step)
+            governor.spend_on_gradients(step, cost(step), full=full)
+            spent, wall = spent + cost(step).cpu, cost(step).wall
+        governor.earn(step_seconds + wall, fixed + wall)
+    return read, spent
+
+
+def _preempted(step: int) -> Cost:
+    """A reading of 0.18 ms, during which the machine runs another process for 50 ms every fourth time."""
+    return Cost(0.00018, 0.05 if step % 4 == 0 else 0.00018)
+
+
+@pytest.mark.parametrize("step_seconds", [0.02, 0.08, 1.0])
+def test_norms_are_read_in_every_second_step_although_readings_are_preempted(step_seconds: float) -> None:
+    governor = Governor(0.01)
+    _read_steps(governor, 1000, step_seconds, _preempted)  # the initial credit is spent
+    read, spent = _read_steps(governor, 1000, step_seconds, _preempted, first=1000)
+    assert all(later - earlier <= 2 for earlier, later in pairwise(read))
+    assert spent <= 0.01 * 1000 * step_seconds
+
+
+def test_an_outlier_of_the_cpu_time_does_not_end_the_guarantee() -> None:
+    governor = Governor(0.01)
+    read, _ = _read_steps(
+        governor, 3000, 0.03, lambda step: Cost(0.02 if step % 100 in (0, 51, 53) else 0.0002, 0.0002)
+    )
+    assert all(later - earlier <= 2 for earlier, later in pairwise(read))
+
+
+def test_guaranteed_readings_contain_pairs_of_consecutive_steps() -> None:
+    governor = Governor(0.01)
+    read, _ = _read_steps(governor, 3000, 0.02, lambda _: Cost(0.00018, 0.00018))
+    pairs = [step for step, later in pairwise(read) if later == step + 1]
+    assert all(later - earlier <= 2 * PAIR_INTERVAL + 2 for earlier, later in pairwise(pairs))
+
+
+@pytest.mark.parametrize(("step_seconds", "cost"), [(0.002, 0.0001), (0.03, 0.002), (0.03, 0.0006)])
+def test_norms_that_are_not_guaranteed_come_in_pairs_within_their_share(step_seconds: float, cost: float) -> None:
+    governor = Governor(0.01)
+    _read_steps(governor, 2000, step_seconds, lambda _: Cost(cost, cost), fixed=0.0)
+    read, spent = _read_steps(governor, 30_000, step_seconds, lambda _: Cost(cost, cost), fixed=0.0, first=2000)
+    bursts = [step for step, earlier in zip(read[1:], read, strict=False) if step - earlier > 1]
+    assert all(step + 1 in read for step in bursts[:-1])
+    assert bursts
+    assert spent <= 0.004 * 30_000 * step_seconds + 4 * cost
+
+
+def test_a_reading_that_costs_more_than_the_budget_is_not_guaranteed() -> None:
+    governor = Governor(0.01)
+    _read_steps(governor, 500, 0.03, lambda _: Cost(0.0006, 0.0006))
+    assert not governor.norm_schedule.must_read(502)
+    read, _ = _read_steps(governor, 500, 0.05, lambda _: Cost(0.0006, 0.0006), first=500)
+    assert all(later - earlier <= 2 for earlier, later in pairwise(read[len(read) // 2 :]))
+
+
+def test_without_a_share_no_norm_is_guaranteed() -> None:
+    governor = Governor(0.01)
+    governor.norms.share = governor.full.share = 0.0
+    governor.norms.fits = governor.full.fits = False
+    assert ([], 0.0) == _read_steps(governor, 500, 0.08, _preempted)
+
+
+def test_guaranteed_readings_leave_no_debt_when_steps_become_short() -> None:
+    governor = Governor(0.01)
+    _read_steps(governor, 5000, 0.02, lambda _: Cost(0.00018, 0.00018))
+    read, _ = _read_steps(governor, 3000, 0.005, lambda _: Cost(0.00018, 0.00018), fixed=0.0, first=5000)
+    assert len(read) > 3000 * 0.005 * 0.003 / 0.00018 / 2
+
+
+def test_readings_that_verdicts_need_have_priority() -> None:
+    governor = Governor(0.01)
+    level = {}
+    for bucket in (governor.full, governor.weights):
+        bucket.spend(0.02)  # the credit is spent
+    for _ in range(Need(3, 1000).readings):
+        governor.full.spend(0.0)
+    for _ in range(100):
+        governor.earn(0.08)
+        level = {"full": governor.full._level, "weights": governor.weights._level}
+    assert level["weights"] > level["full"] * governor.weights.share / governor.full.share
+
+
+def test_a_need_begins_anew() -> None:
+    bucket = Bucket(0.005, 0.0, need=Need(2, 100))
+    assert bucket.is_owed()
+    for _ in range(2):
+        bucket.spend(0.001)
+    assert not bucket.is_owed()
+    bucket.pass_steps(100)
+    assert bucket.is_owed()
+
+
+def test_a_bucket_that_can_pay_is_owed_nothing() -> None:
+    assert not Bucket(0.005, need=Need(2, 100)).is_owed()
+    assert not Bucket(0.0, 0.0, need=Need(2, 100)).is_owed()

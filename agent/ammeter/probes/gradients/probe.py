@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from ammeter.probes.gradients.columns import FLOAT32_MAX, fill
 from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, emit_spectrum
 from ammeter.probes.gradients.reading import GradientReader, GradientReading, Indices
+from ammeter.recording.bucket import clocks, cost_since
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import optimizer_steps, patch
@@ -32,7 +32,7 @@ class Gradients:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._nonfinite = NonfiniteEvents(session.watched)
-        self._reader = GradientReader(self._may_count)
+        self._reader = GradientReader(self._may_count, self._takes_spectrum)
         self._unknown: set[int] = set()
         """Optimizers that had gradients when watching began, until they receive new ones.
 
@@ -82,18 +82,17 @@ class Gradients:
             return
         permission = row.raw.get("gradients_permission")
         if permission is None:
-            full = governor.full.allows()
-            permission = row.raw["gradients_permission"] = (full, full or governor.norms.allows())
+            permission = row.raw["gradients_permission"] = governor.reads_gradients(row.step)
         full, allowed = permission if key not in decisions else (False, False)
         decisions[key] = always or allowed or (bool(row.scaler_used) and self._session.watched.overflowed(optimizer))
         if not decisions[key]:
             return
-        began = perf_counter()
+        began = clocks()
         indices, grads = self._collect(optimizer)
         if grads:
             scale = self._scale(optimizer)
             unseen(lambda: self._read(row, optimizer, indices, grads, scale, full), grads)
-        (governor.full if full else governor.norms).spend(perf_counter() - began)
+        governor.spend_on_gradients(row.step, cost_since(began), full=full)
 
     def finish(self, row: Row) -> None:
         readings: list[GradientReading] | None = row.raw.get("gradients")
@@ -233,6 +232,11 @@ class Gradients:
     def _may_count(self) -> bool:
         """Whether non-finite elements may be counted: in the first bad steps, then as the governor allows."""
         return self._nonfinite.bad_steps < MAX_COUNTED_STEPS or self._session.governor.full.allows()
+
+    def _takes_spectrum(self, is_nonfinite: bool) -> bool:
+        """Whether the spectrum of the open step is due: around a skipped step, or after a change of the scale."""
+        is_skipped = is_nonfinite and bool(self._session.row.scaler_used)
+        return self._session.governor.norm_schedule.takes_spectrum(self._session.row.step, is_skipped=is_skipped)
 
     def _prepare(self) -> None:
         for optimizer in self._session.watched.optimizers:

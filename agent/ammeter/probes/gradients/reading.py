@@ -66,10 +66,13 @@ class GradientReader:
 
     Args:
         may_count: whether the elements of non-finite gradients may be counted after a reading of norms.
+        takes_spectrum: whether a spectrum is due besides those of full readings; the argument is whether a gradient of
+            the reading is known to be non-finite.
     """
 
-    def __init__(self, may_count: Callable[[], bool]) -> None:
+    def __init__(self, may_count: Callable[[], bool], takes_spectrum: Callable[[bool], bool]) -> None:
         self._may_count = may_count
+        self._takes_spectrum = takes_spectrum
         self._full_readings = 0
         self._hosts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Host] = weakref.WeakKeyDictionary()
         self._devices: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.device, Device]]
@@ -125,7 +128,8 @@ class GradientReader:
         counted = None
         if nonfinite.size and not full and self._may_count():
             counted = indices[nonfinite], cpu.read([grads[place] for place in nonfinite])
-        counts = async_copy.Arrived(spectrum(grads).astype(np.float64)) if self._spectrum_is_due(full) else None
+        is_due = self._spectrum_is_due(full, bool(nonfinite.size))
+        counts = async_copy.Arrived(spectrum(grads).astype(np.float64)) if is_due else None
         arrived = async_copy.Arrived(values.reshape(-1))
         return GradientReading(indices, arrived, scale, full, None, counts, counted, bool(nonfinite.size))
 
@@ -138,16 +142,17 @@ class GradientReader:
         """
         stopwatch = async_copy.Stopwatch(grads[0].device)
         full = full or not device.slow
-        if self._spectrum_is_due(full):
+        if self._spectrum_is_due(full, False) and full:
             rows, counts = device.read_with_spectrum(grads)
             transfers = async_copy.of(rows), async_copy.of(counts.double())
             return GradientReading(indices, transfers[0], scale, full, stopwatch.end(), transfers[1])
         values = async_copy.of(device.read(grads) if full else cpu.norms(grads))
         return GradientReading(indices, values, scale, full, stopwatch.end())
 
-    def _spectrum_is_due(self, full: bool) -> bool:
+    def _spectrum_is_due(self, full: bool, is_nonfinite: bool) -> bool:
         self._full_readings += full
-        return full and self._full_readings % READINGS_PER_SPECTRUM == 1
+        is_next = full and self._full_readings % READINGS_PER_SPECTRUM == 1
+        return self._takes_spectrum(is_nonfinite) or is_next
 
     def _device(self, optimizer: torch.optim.Optimizer, device: torch.device) -> Device:
         return self._devices.setdefault(optimizer, {}).setdefault(device, Device())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.updates import Part, Updates
+from ammeter.recording.bucket import Cost, clocks, cost_since
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import optimizer_steps
@@ -42,7 +42,7 @@ class Weights:
         self._bucket = session.governor.weights
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()
         self._second_readings: set[int] = set()
-        self._open: dict[int, float] = {}
+        self._open: dict[int, Cost] = {}
         self._nonfinite = NonfiniteWeights(session)
         self._copies = Copies(session)
 
@@ -73,7 +73,7 @@ class Weights:
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in self._session.watched.optimizers:
             return
-        key, began = id(optimizer), perf_counter()
+        key, began = id(optimizer), clocks()
         self._open.pop(key, None)
         is_second = key in self._second_readings
         self._second_readings.discard(key)
@@ -85,7 +85,7 @@ class Weights:
             self._session.fast_path.avoid()
         gradients_exist = closure_in(args, kwargs) is None
         self._read(lambda: self._before(optimizer, is_second, gradients_exist))
-        self._open[key] = perf_counter() - began
+        self._open[key] = cost_since(began)
 
     def _before(self, optimizer: torch.optim.Optimizer, is_second: bool, gradients_exist: bool) -> None:
         """Reads weights and gradients before a step.
@@ -101,9 +101,10 @@ class Weights:
         spent = self._open.pop(id(optimizer), None)
         if spent is None:
             return
-        began = perf_counter()
+        began = clocks()
         self._read(lambda: self._after(optimizer))
-        self._bucket.spend(spent + perf_counter() - began)
+        after = cost_since(began)
+        self._bucket.spend(spent.cpu + after.cpu, spent.wall + after.wall)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row

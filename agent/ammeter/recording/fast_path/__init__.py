@@ -131,7 +131,8 @@ class FastPath:
         if is_urgent:
             self._full_steps = FULL_STEPS_AFTER_FAULT
         wanted = self.active and any(wants_full_step() for wants_full_step in self._wants_full_step)
-        needs_all = follows or self._full_steps or wanted or self._session.governor.due() or not self.is_possible()
+        is_due = self._session.governor.due(self._session.row.step)
+        needs_all = follows or self._full_steps or wanted or is_due or not self.is_possible()
         self._full_steps -= self._full_steps > 0
         if not needs_all and not self.active:
             self._enter()

@@ -53,7 +53,8 @@ class Buffer:
         step.time = self._epoch_ns + int(now * 1e9)
         self._steps.append(step)
         self._completed_steps.close_fast(self._session.row.step - 1, step)
-        if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > FLUSH_STEPS or step.row is not None:
+        is_special = step.row is not None or step.scale_after != step.scale
+        if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > FLUSH_STEPS or is_special:
             self._flush(now)
 
     def drain(self) -> None:
@@ -67,11 +68,10 @@ class Buffer:
     def _flush(self, now: float) -> None:
         """Writes all steps but the last, which waits for run.log."""
         self._begin_interval(now)
-        if len(self._steps) > 1:
-            self._write(but=1)
-            self._account()
-            self._session.governor.attention.steps -= 1  # select_callbacks() counts the closed step
-            self._session.select_callbacks(is_urgent=False)
+        self._write(but=1)
+        self._account()
+        self._session.governor.attention.steps -= 1  # select_callbacks() counts the closed step
+        self._session.select_callbacks(is_urgent=False)
 
     def _begin_interval(self, now: float) -> None:
         self._flushed_at = now
@@ -81,7 +81,7 @@ class Buffer:
         """Adds the steps that became rows to the budget."""
         (seconds, overhead, steps), self._passed = self._passed, (0.0, 0.0, 0)
         if steps:
-            self._session.governor.earn(seconds, overhead)
+            self._session.governor.earn(seconds, overhead, steps)
             self._session.governor.attention.steps += steps
 
     def _write(self, but: int = 0) -> None:

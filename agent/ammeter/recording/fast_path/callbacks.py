@@ -116,7 +116,7 @@ class Callbacks:
         step, self._session.working = self._step, True
         root = patch.outputs(args, kwargs)
         loss = async_copy.known(root)
-        if loss is None or loss - loss != 0:
+        if loss is None or loss - loss != 0 or self._jumps(loss):
             step.passes = step.backwards + 1
             self._fault(loss, self._at_backward, args, kwargs)
             return
@@ -130,7 +130,8 @@ class Callbacks:
         step, self._session.working = self._step, True
         root = args[1] if len(args) > 1 else kwargs.get("outputs")
         loss = async_copy.known(root)
-        if not continues or loss is None or loss - loss != 0 or args[0] is not self._scaler():
+        is_usual = continues and args[0] is self._scaler()
+        if not is_usual or loss is None or loss - loss != 0 or self._jumps(loss):
             step.passes = step.backwards + 1
             self._fault(loss, patch.hook_point(type(args[0]), "scale"), args, kwargs)
             return
@@ -180,6 +181,8 @@ class Callbacks:
     def _updated(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         if self._step.scale is not None and args[0] is self._scaler():
             self._step.scale_after = async_copy.known(args[0]._scale)
+            if self._step.scale_after != self._step.scale:
+                self._session.governor.norm_schedule.scale_changed(self._session.row.step + 1)
             self._close()
 
     def _skipped(self, scaler: Any) -> None:
@@ -195,6 +198,14 @@ class Callbacks:
             with torch._C.DisableTorchFunction():
                 if session.row.skipped or session.watched.overflowed(optimizer):
                     session.skipped(optimizer)
+
+    def _jumps(self, loss: float) -> bool:
+        """Whether the norms of this step are read because its loss is far from the earlier ones.
+
+        The full callbacks then receive the same loss.
+        """
+        session = self._session
+        return session.loss_level.jumps(loss) and session.governor.norm_schedule.loss_jumped(session.row.step)
 
     def _continues(self) -> bool:
         """Handles a call after the optimizer's step, which begins a new step.

@@ -10,6 +10,7 @@ import torch
 
 import ammeter
 from ammeter.recording import budget as schedule
+from ammeter.recording.bucket import Bucket
 from ammeter.wire.frames import Steps
 from tests.agent.training import Model, Recipe, events, stream, train
 
@@ -32,7 +33,7 @@ def test_poisoned_weights_are_named_and_counted_at_once(
 ) -> None:
     """Also where the budget allows next to no reading: then the loss, which is NaN at once, has them read."""
     monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (share,) * 4)
-    monkeypatch.setattr(schedule.Bucket, "allows", lambda bucket: math.isinf(bucket.share))
+    monkeypatch.setattr(Bucket, "allows", lambda bucket: math.isinf(bucket.share))
     rows, frames = stream(train(_poison(8, value=value), watched=True, dir=tmp_path).run, tmp_path)
     first = events(frames, "weights.nonfinite")[0]
     assert 8 == first.step

@@ -9,7 +9,8 @@ import pytest
 
 from ammeter.recording import attention
 from ammeter.recording.attention import Attention
-from ammeter.recording.budget import Bucket, Governor
+from ammeter.recording.bucket import Bucket
+from ammeter.recording.budget import Governor
 from ammeter.recording.fast_path.callbacks import Callbacks
 from tests.agent.recording.fast_path.programs import FULL_STEPS, Program
 
@@ -20,7 +21,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(attention, "FIRST_STRETCH_STEPS", FULL_STEPS)
     monkeypatch.setattr(Attention, "_interval", lambda self, seconds: 10**6)
     monkeypatch.setattr(Bucket, "allows", lambda self: False)
-    monkeypatch.setattr(Governor, "due", lambda self: False)
+    monkeypatch.setattr(Governor, "due", lambda self, step: self.norm_schedule.must_read(step))
     began: list[int] = []
     begin = Callbacks.begin
 

@@ -191,7 +191,8 @@ def _train_starved(folder: Path, loop: Loop) -> Trained:
         from ammeter.recording import session
 
         (here,) = [active for active in session._sessions if not active.off]
-        here.governor.norms.cost = here.governor.full.cost = 1e9
+        for bucket in (here.governor.norms, here.governor.full):
+            bucket.share, bucket.fits = 0.0, False
         loop(model, optimizer, scaler)
 
     return train(folder, starved)

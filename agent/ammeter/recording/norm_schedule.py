@@ -1,0 +1,84 @@
+"""Selects steps in which gradient norms have to be read, in addition to those that the budget allows.
+
+- While `guarantees` is set, at least one of two consecutive steps is read.
+- Verdicts compare neighbouring steps, so readings come in pairs of consecutive steps: each reading that follows an
+  unread step, or, while `guarantees` is set, every PAIR_INTERVAL-th of them.
+- After a jump of the loss, a skipped step or a change of the loss scale, the next norms are read at once; the spectrum
+  of exponents is read with them after a skipped step or a change of the scale.
+
+Requests are limited in number, so that they cost little in a run whose loss jumps, or which skips, in every step.
+"""
+
+from __future__ import annotations
+
+PAIR_INTERVAL = 8
+"""With guaranteed readings, a pair of consecutive steps occurs at least every 16 steps."""
+
+MIN_JUMP_INTERVAL_STEPS = 16
+MIN_SPECTRUM_INTERVAL_STEPS = 32
+"""Minimum number of steps between two requests of a kind. The first doubling after a skip usually follows much later;
+in an overflow storm each step would request a spectrum, about 0.3 ms."""
+
+
+class NormSchedule:
+    """The steps of one session whose norms have to be read.
+
+    Attributes:
+        guarantees: whether at least one of two consecutive steps is read.
+    """
+
+    def __init__(self) -> None:
+        self.guarantees = False
+        self._last = -1
+        self._required_until = -1
+        """The last step that has to be read; from here to the last reading, all are."""
+        self._gaps = 0
+        self._jumped_at = -MIN_JUMP_INTERVAL_STEPS
+        self._spectrum_from = -MIN_SPECTRUM_INTERVAL_STEPS
+        self._spectrum_until = -1
+
+    def must_read(self, step: int) -> bool:
+        return step <= self._required_until or (self.guarantees and step - self._last > 1)
+
+    def read(self, step: int) -> None:
+        """Records that the norms of this step are read; a reading after an unread step may require the next one."""
+        if step - self._last > 1:
+            self._gaps += 1
+            if not self.guarantees or self._gaps % PAIR_INTERVAL == 0:
+                self._required_until = max(self._required_until, step + 1)
+        self._last = step
+
+    def loss_jumped(self, step: int) -> bool:
+        """Requires the norms of this step and of the next one; returns whether it did."""
+        if step - self._jumped_at < MIN_JUMP_INTERVAL_STEPS:
+            return False
+        self._jumped_at = step
+        self._required_until = max(self._required_until, step + 1)
+        return True
+
+    def scale_changed(self, step: int) -> None:
+        """Requires norms and spectrum of this step, the first one with the new scale."""
+        self._request_spectrum(step, step)
+
+    def skipped(self, step: int, open_step: int = 0) -> None:
+        """Requires norms and spectrum of a skipped step and of the next one.
+
+        Args:
+            open_step: the present step, if the skip became known later.
+        """
+        self._request_spectrum(step, max(step + 1, open_step))
+
+    def takes_spectrum(self, step: int, *, is_skipped: bool = False) -> bool:
+        """Whether the spectrum is read in this step.
+
+        Args:
+            is_skipped: whether its gradients are not finite, so that the scaler is going to skip it.
+        """
+        if is_skipped:
+            self.skipped(step)
+        return self._spectrum_from <= step <= self._spectrum_until
+
+    def _request_spectrum(self, first: int, last: int) -> None:
+        if first - self._spectrum_from >= MIN_SPECTRUM_INTERVAL_STEPS:
+            self._spectrum_from, self._spectrum_until = first, last
+            self._required_until = max(self._required_until, last)

@@ -1,0 +1,130 @@
+"""Measures in which share of the steps the gradient norms are read, alone and beside processes that use all cores.
+
+    python -m bench.agent.readings [--quick] [--write]
+
+Trains a small GPT at the default budget, with as many micro-batches as a step of the wanted duration takes. The promise
+is that norms are read at least in every second step of 20 ms or longer, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import ammeter
+from ammeter.journal.find import streams_in, views
+from ammeter.wire import columns
+from ammeter.wire.columns import measured
+from bench.common.machine import cpu_model, drop_settings
+from bench.common.paths import RESULTS
+from bench.common.tables import Row, markdown_table, terminal_table
+from bench.common.trainer import GPT, Shape
+
+SHAPE = Shape(vocabulary=96, context=32, layers=4, heads=4, width=64)
+STEP_MS = (25, 80)
+SETTLING_STEPS = 100
+"""First steps, which have more readings, are not counted."""
+
+BURNER = "while True: sum(range(10**6))"
+
+HEADINGS = ("step ms", "machine", "steps", "norms read", "longest gap", "pairs per 100 steps", "overhead")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table. Returns 1 if two consecutive steps were not read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--write", action="store_true", help="replace the result file")
+    options = parser.parse_args(arguments)
+    drop_settings()
+    rows: list[Row] = [HEADINGS]
+    longest = 0
+    for step_ms in STEP_MS:
+        for burners in (0, os.cpu_count() or 1):
+            row, gap = _measure(step_ms, burners, 100 if options.quick else 400)
+            rows.append(row)
+            longest = max(longest, gap)
+    title = f"{cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    Console().print(terminal_table(rows, title))
+    if options.write:
+        (RESULTS / "readings.md").write_text("\n".join([*_INTRODUCTION, "", title, "", *markdown_table(rows), ""]))
+    return int(longest > 2)
+
+
+def _measure(step_ms: int, burners: int, steps: int) -> tuple[Row, int]:
+    """Returns the row of one measurement, and the largest distance of two readings in steps."""
+    with tempfile.TemporaryDirectory(prefix="ammeter-readings-") as folder, _burning(burners):
+        _train(Path(folder), step_ms, SETTLING_STEPS + steps)
+        (stream,) = streams_in(Path(folder))
+        parts = [view for view in views(stream) if len(view)]
+    rows = columns.join(parts[-1].schema, [part for part in parts if part.schema.id == parts[-1].schema.id])
+    late = rows.steps >= SETTLING_STEPS
+    read = rows.steps[late & measured(rows.scalar("grad_norm"))]
+    seconds, overhead = (rows.scalar(name)[late] for name in ("step_seconds", "overhead_seconds"))
+    gaps = np.diff(read)
+    row = (
+        f"{1000 * float(np.median(seconds)):.0f}",
+        f"{burners} other processes" if burners else "idle",
+        str(int(late.sum())),
+        f"{100 * len(read) / late.sum():.0f} %",
+        str(int(gaps.max(initial=0))),
+        f"{100 * float((gaps == 1).sum()) / late.sum():.0f}",
+        f"{100 * float(overhead.sum() / seconds.sum()):.2f} %",
+    )
+    return row, int(gaps.max(initial=0))
+
+
+def _train(folder: Path, step_ms: int, steps: int) -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    data = torch.randint(SHAPE.vocabulary, (16, 8, SHAPE.context + 1))
+
+    def step(micro_batches: int) -> float:
+        began = time.perf_counter()
+        for batch in data[:micro_batches]:
+            (model(batch[:, :-1], batch[:, 1:]) / micro_batches).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return time.perf_counter() - began
+
+    micro_batch_seconds = min(step(1) for _ in range(10))
+    micro_batches = min(len(data), max(1, round(step_ms / 1000 / micro_batch_seconds)))
+    run = ammeter.watch(model, optimizer, dir=folder)
+    for _ in range(steps):
+        step(micro_batches)
+    run.close()
+
+
+@contextmanager
+def _burning(count: int) -> Iterator[None]:
+    """Runs processes that use one core each."""
+    burners = [subprocess.Popen([sys.executable, "-c", BURNER]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+_INTRODUCTION = (
+    "# How many steps are read",
+    "",
+    "A small GPT at the default budget of 1 %, without the first 100 steps; `python -m bench.agent.readings --write`.",
+    "A gap is the distance of two readings of the gradient norms in steps: 2 means that every second step is read.",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

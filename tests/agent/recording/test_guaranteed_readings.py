@@ -1,0 +1,72 @@
+"""Real sessions read norms and spectra where the schedule requires them."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ammeter.recording.bucket import Bucket
+from ammeter.wire.columns import measured
+from tests.agent.training import Recipe, events, stream, train
+
+
+@pytest.fixture
+def _spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bucket allows a reading."""
+    monkeypatch.setattr(Bucket, "allows", lambda _: False)
+
+
+def _wait(step: int, loss: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.04)
+    return loss
+
+
+@pytest.mark.usefixtures("_spent")
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_norms_are_read_in_every_second_long_step(precision: str, tmp_path: Path) -> None:
+    outcome = train(Recipe(precision, spoil=_wait, steps=40), watched=True, dir=tmp_path)
+    rows, _ = stream(outcome.run, tmp_path)
+    read = rows.steps[measured(rows.scalar("grad_norm"))].tolist()
+    assert len(read) >= 15
+    assert all(later - earlier <= 2 for earlier, later in pairwise(read))
+
+
+@pytest.mark.usefixtures("_spent")
+def test_a_jump_of_the_loss_reads_the_norms_of_its_own_step(tmp_path: Path) -> None:
+    recipe = Recipe("fp32", spoil=lambda step, loss: loss * (1e4 if step == 30 else 1.0), steps=40)
+    outcome = train(recipe, watched=True, dir=tmp_path)
+    rows, _ = stream(outcome.run, tmp_path)
+    norms = rows.scalar("grad_norm")
+    assert measured(norms)[30:32].all()
+    assert norms[30] > 100 * np.nanmax(np.append(norms[:30], norms[31]))
+
+
+def test_a_change_of_the_scale_and_a_skip_have_spectra(tmp_path: Path) -> None:
+    recipe = Recipe(
+        spoil=lambda step, loss: loss * float("inf") if step == 60 else loss,
+        scaler={"init_scale": 2.0**10, "growth_interval": 100},
+        steps=180,
+    )
+    outcome = train(recipe, watched=True, dir=tmp_path)
+    _, frames = stream(outcome.run, tmp_path)
+    (growth,) = events(frames, "scaler.growth")
+    spectra = {event.step: event.data for event in events(frames, "gradient.spectrum")}
+    assert {60, 61} <= spectra.keys()
+    assert spectra[60]["counts"][-1] > 0  # NaN and Inf
+    assert 0 == spectra[61]["counts"][-1]
+    after = [step for step in spectra if growth.step < step <= growth.step + 40]
+    assert after
+    assert 2.0 * recipe.scaler["init_scale"] / 2 == spectra[after[0]]["scale"]
+
+
+def test_an_overflow_storm_has_few_spectra(tmp_path: Path) -> None:
+    recipe = Recipe(spoil=lambda step, loss: loss * float("inf") if step >= 10 else loss, steps=90)
+    outcome = train(recipe, watched=True, dir=tmp_path)
+    _, frames = stream(outcome.run, tmp_path)
+    spectra = [event.step for event in events(frames, "gradient.spectrum") if event.step >= 10]
+    assert 2 <= len(spectra) <= 20

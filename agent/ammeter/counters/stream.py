@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ammeter.counters import histograms
+from ammeter.counters import histograms, readings
 from ammeter.counters.events import MAX_NAME_CHARS, MAX_SUM, OTHER, Counters, add_epoch, add_event, add_hello
 from ammeter.counters.rows import count, nonfinite_gradients, nonfinite_losses, positive, total
 from ammeter.wire.columns import View, measured
@@ -70,6 +70,8 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
         _add_rows(after, view)
         if "grad_norms_read" in counters or not counters.get("steps"):
             after["grad_norms_read"] += count(measured(view.scalar("grad_norm")))
+    if "readings" in counters or not counters.get("steps"):
+        after["readings"] = readings.advance(counters.get("readings", {}), view)
     for _, frame in view.frames:
         if isinstance(frame, Event):
             add_event(after, frame)
@@ -89,6 +91,13 @@ def add_losses(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, d
         counts["steps"] = min(counts["steps"] + loss.steps, MAX_SUM)
         counts["events"] = min(counts["events"] + loss.events, MAX_SUM)
     return after
+
+
+def add_reached(counters: Mapping[str, Any], verdicts: Iterable[str]) -> Mapping[str, Any]:
+    """Adds verdicts with a finding about the stream: they are judged, whatever was read."""
+    known = counters.get("reached", ())
+    new = sorted({*known, *verdicts})
+    return counters if len(new) == len(known) else {**counters, "reached": new}
 
 
 def precision(before: str | None, view: View) -> str | None:

@@ -88,16 +88,22 @@ def _summarize(folder: Path) -> tuple[str, list[ProjectNote]]:
     ]
     silenced = [verdict for verdict, fired in report.silenced.items() if fired]
     interruption = _interruption(report.streams)
-    return _headline([finding for finding in findings if not is_note(finding)], silenced, interruption), notes
+    return _headline(findings, silenced, interruption, len(report.not_judged)), notes
 
 
-def _headline(findings: Sequence[Finding], silenced: Sequence[str], interruption: str) -> str:
+def _headline(findings: Sequence[Finding], silenced: Sequence[str], interruption: str, not_judged: int) -> str:
+    """Describes the first finding about the training, or that there is none, and counts all others."""
+    from ammeter.verdicts.checkpoints.checkpoint_exposed import is_note
     from ammeter.verdicts.framework import wording
 
-    if not findings:
+    about_training = [finding for finding in findings if not is_note(finding)]
+    if not about_training:
         healthy = f"{interruption}; nothing else wrong was found" if interruption else "nothing wrong was found"
-        return healthy + (f", apart from silenced verdicts: {', '.join(silenced)}" if silenced else "")
-    worst = findings[0]
+        healthy += f", apart from silenced verdicts: {', '.join(silenced)}" if silenced else ""
+        healthy += f"; {wording.count(not_judged, 'verdict')} not judged: too few readings" if not_judged else ""
+        notes = ", ".join(dict.fromkeys(finding.verdict for finding in findings))
+        return f"{healthy}; {wording.count(len(findings), 'ticket')} beside the training: {notes}" if notes else healthy
+    worst = about_training[0]
     more = f" and {wording.count(len(findings) - 1, 'finding')} more" if len(findings) > 1 else ""
     headline = f"{worst.title} ({worst.verdict}, {worst.severity}){more}"
     return f"{headline}; {interruption}" if interruption and worst.verdict != "run-lost" else headline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from ammeter.report import baseline as baselines
 from ammeter.report import run_summary
 from ammeter.report.column_summary import ColumnSummary
 from ammeter.report.stream_summary import StreamSummary
-from ammeter.verdicts import silence
+from ammeter.verdicts import not_judged, silence
 from ammeter.verdicts.causality import Explained, as_consequence, explain, gravest, of_ranks
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps, align_steps
 from ammeter.verdicts.framework.run_comparison import RunComparison
+from ammeter.verdicts.not_judged import NotJudged
 from ammeter.wire import columns
 from ammeter.wire import ranks as merging
 from ammeter.wire.columns import Tick
@@ -65,6 +66,7 @@ class Report:
         pair: The comparison with the baseline, if one is named.
         missing_baseline: The name of a baseline that was not found.
         silenced: Silenced verdicts, each with whether it had a finding.
+        not_judged: Verdicts that too few readings leave open.
         undelivered: The reasons why the collector does not have all streams.
     """
 
@@ -76,6 +78,7 @@ class Report:
     missing_baseline: str | None = None
     silenced: dict[str, bool] = field(default_factory=dict)
     undelivered: list[str] = field(default_factory=list)
+    not_judged: list[NotJudged] = field(default_factory=list)
 
     @property
     def paged(self) -> bool:
@@ -99,6 +102,12 @@ class Report:
         applicable += verdicts.BASELINE_VERDICTS if self.pair else ()
         return [verdict for verdict in verdicts.ALL if verdict in applicable]
 
+    @property
+    def judged(self) -> list[Verdict]:
+        """The verdicts that apply to this run, had enough readings and did not raise."""
+        unjudged = {entry.verdict for entry in self.not_judged} | self.faults.keys()
+        return [verdict for verdict in self.evaluated if verdict.id not in unjudged]
+
     def as_json(self) -> dict[str, Any]:
         """Returns {"run", "findings", "seen", "baseline", "summary"}. Non-finite numbers become text."""
         seen = run_summary.seen_in(self.streams)
@@ -115,7 +124,8 @@ class Report:
     def _summary(self) -> dict[str, Any]:
         return {
             **run_summary.summary_of(self.streams, self.norm_of_shards),
-            "checked": [verdict.id for verdict in self.evaluated],
+            "checked": [verdict.id for verdict in self.judged],
+            "not_judged": [asdict(entry) for entry in self.not_judged],
             "verdicts_failed": self.faults,
             "undelivered": self.undelivered,
             "silenced": self.silenced,
@@ -146,6 +156,7 @@ def diagnose(path: Path, baseline: str | None = None, silenced: Collection[str] 
     findings += _judge_runs(report, path, baseline)
     continued = run_summary.continued(report.streams)
     findings = [entry for entry in findings if not _is_void(*entry, continued)]
+    report.not_judged = _not_judged(report.streams, {finding.verdict for _, finding in findings})
     report.silenced = _silenced(report.streams, silenced, {finding.verdict for _, finding in findings})
     findings = [entry for entry in findings if entry[1].verdict not in report.silenced]
     report.findings = _merged(explain(of_ranks(findings, ranks)), ranks)
@@ -167,6 +178,11 @@ def _judge_runs(report: Report, path: Path, baseline: str | None) -> Iterator[tu
         ranks = (stream for stream in report.streams if stream.is_rank)
         compared = min(ranks, key=lambda stream: (stream.rank, stream.first_time))
         yield from ((compared.stream, finding) for finding in judged.findings)
+
+
+def _not_judged(streams: Sequence[StreamSummary], reached: Collection[str]) -> list[NotJudged]:
+    ranks = [(stream.counters, stream.precision) for stream in streams if stream.is_rank]
+    return not_judged.not_judged(ranks, reached)
 
 
 def _is_void(stream: str, finding: Finding, continued: set[str]) -> bool:

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ammeter.report import markdown
 from ammeter.report.stream_summary import StreamSummary
 from ammeter.report.timeline import Entry, SavedFile, Timeline, timeline_of
+from ammeter.verdicts import not_judged
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding
 
@@ -145,6 +146,7 @@ def _missing(report: Report, summary: dict[str, Any]) -> Iterator[str]:
         yield f"{reason}: {counts['steps']} steps and {counts['events']} events are lost"
     for verdict, error in sorted(report.faults.items()):
         yield f"{verdict} could not be judged: {error}"
+    yield from (sentence.removesuffix(".") for sentence in not_judged.sentences(report.not_judged))
     if all(loss["first"] is None for loss in (summary["loss"], *summary["losses"].values())):
         yield "no finite loss was recorded"
     if summary["grad_norm"]["first"] is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from fastapi import APIRouter, Response
 
+from ammeter.verdicts.not_judged import NotJudged
 from ammeter.wire.ranks import lives
 from ammeter_server.auth.project_access import Project, unknown_run
 from ammeter_server.config.prices import Prices
@@ -22,7 +23,15 @@ from ammeter_server.db.queries.steps.sources import life_of
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.runs import cost, devices
 from ammeter_server.runs.devices import Device
-from ammeter_server.runs.rank_totals import counters_of, latest, lost, newest_step, precision, ranks_reporting
+from ammeter_server.runs.rank_totals import (
+    counters_of,
+    latest,
+    lost,
+    newest_step,
+    not_judged,
+    precision,
+    ranks_reporting,
+)
 from ammeter_server.runs.run_chain import successor
 from ammeter_server.runs.run_ids import candidates, pick
 
@@ -46,6 +55,7 @@ class Run:
         cost_dollars, cost_per_epoch_dollars: None without a price.
         seconds_per_epoch: None if the run does not report its epochs.
         continues, continued_by: The runs before and after it with the same id, more than an hour apart.
+        not_judged: Verdicts that too few readings leave open.
         lives: The attempts of its lowest rank on the step axis of the run; empty if the steps of its only attempt are
             those of the run.
     """
@@ -82,6 +92,7 @@ class Run:
     continued_by: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     lives: Sequence[RunLife] = ()
+    not_judged: Sequence[NotJudged] = ()
 
 
 @dataclass(frozen=True)
@@ -222,6 +233,7 @@ def to_response(
         continues=environment.get("continues"),
         continued_by=after,
         lives=axis.lives,
+        not_judged=not_judged(ranks),
     )
 
 

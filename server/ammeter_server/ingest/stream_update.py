@@ -138,7 +138,10 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int) -> Str
     verdict_columns = {"version": state.version + wakes_judge, "states": judged.states, "faults": judged.faults}
     contact = {"acknowledged": end, "last_seen": now, **writer_state(state, batch)}
     return StreamUpdate(
-        progress=contact | _totals(state, views, losses) | _position(state, parsed, len(stored)) | verdict_columns,
+        progress=contact
+        | _totals(state, views, losses, judged.findings)
+        | _position(state, parsed, len(stored))
+        | verdict_columns,
         identity=_identity(parsed),
         chunks=[_chunk(state, *chunk, now) for chunk in parsed.chunks],
         events=[_event(state, number, event, now) for number, event in enumerate(stored, state.events)],
@@ -259,12 +262,15 @@ def _event(state: StreamState, number: int, event: Event, now: int) -> dict[str,
     return place | {"name": storable(event.name), "step": event.step, "time": event.time, "data": event.data}
 
 
-def _totals(state: StreamState, views: Sequence[columns.View], losses: Sequence[Lost]) -> dict[str, Any]:
+def _totals(
+    state: StreamState, views: Sequence[columns.View], losses: Sequence[Lost], reached: Iterable[str]
+) -> dict[str, Any]:
     counters, values, precision = state.counters, state.latest, state.precision
     for view in views:
         counters = stream_counters.advance(counters, view)
         values = latest(values, view)
         precision = stream_counters.precision(precision, view)
+    counters = stream_counters.add_reached(counters, reached)
     return {
         "counters": counters,
         "latest": values,

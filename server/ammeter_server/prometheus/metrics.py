@@ -185,6 +185,7 @@ METRICS: tuple[Metric, ...] = (
         "Incidents opened, and tickets that became a page",
     ),
     Metric("ammeter_agent_overhead_ratio", "gauge", _RUN, "Share of the run's time that Ammeter used"),
+    Metric("ammeter_verdicts_not_judged", "gauge", _RUN, "Verdicts that too few readings leave open"),
     Metric(
         "ammeter_agent_lost_records_total",
         "counter",

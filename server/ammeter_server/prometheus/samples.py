@@ -14,11 +14,11 @@ from ammeter_server.config.prices import Prices
 from ammeter_server.db import Row
 from ammeter_server.prometheus.exposition import Exposition
 from ammeter_server.runs import cost, devices
-from ammeter_server.runs.rank_totals import fallbacks, latest, lost, newest_step, precision, ranks_reporting
+from ammeter_server.runs.rank_totals import fallbacks, latest, lost, newest_step, not_judged, precision, ranks_reporting
 
 MAX_LABEL_CHARS = 200
 MAX_REASONS = 2
-MAX_FALLBACKS = 4
+MAX_FALLBACKS = 3
 MAX_INCIDENTS = 8
 MAX_DEVICES = 4
 """Limits of series whose labels come from outside; a run stays below 100 series."""
@@ -221,8 +221,10 @@ def _add_cost(samples: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], pri
 
 
 def _add_agent(samples: Exposition, run: str, counters: Mapping[str, Any], streams: Sequence[Row[Any]]) -> None:
+    ranks = [stream for stream in streams if stream.role == "rank"]
     if counters["step_seconds"] > 0:
         samples.add("ammeter_agent_overhead_ratio", counters["overhead_seconds"] / counters["step_seconds"], run)
+    samples.add("ammeter_verdicts_not_judged", len(not_judged(ranks)), run)
     by_reason = {reason: sum(counts.values()) for reason, counts in lost(streams).items()}
     exposed = dict(sorted(by_reason.items())[:MAX_REASONS])
     others = sum(by_reason.values()) - sum(exposed.values())

@@ -10,6 +10,8 @@ from typing import Any
 
 from ammeter.counters import run as run_counters
 from ammeter.counters.events import OTHER, Counters
+from ammeter.verdicts.not_judged import NotJudged
+from ammeter.verdicts.not_judged import not_judged as verdicts_not_judged
 from ammeter_server.db import Row
 from ammeter_server.runs.latest_values import MEASURED_AT
 
@@ -81,6 +83,13 @@ def precision(ranks: Sequence[Row[Any]]) -> str | None:
     ranks: the oldest first.
     """
     return next((stream.precision for stream in reversed(ranks) if stream.precision), None)
+
+
+def not_judged(ranks: Iterable[Row[Any]]) -> list[NotJudged]:
+    """Returns the verdicts that the run's readings leave open."""
+    streams = [(stream.counters, stream.precision) for stream in ranks]
+    reached = {verdict for counters, _ in streams for verdict in counters.get("reached", ())}
+    return verdicts_not_judged(streams, reached)
 
 
 def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:

@@ -66,8 +66,16 @@ def test_what_the_collector_does_not_take_is_told(tmp_path: Path, capsys: pytest
 def test_a_healthy_run_is_told_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(warm(50).bye(), tmp_path)
     text = as_text(capsys, tmp_path)
-    assert "No verdict was reached. Checked: loss-not-scaled, " in text
-    assert "nonfinite-loss" in text
+    assert "No verdict was reached. " in text
+    summary = as_json(capsys, tmp_path)["summary"]
+    assert {"loss-not-scaled", "nonfinite-loss"} <= set(summary["checked"])
+    unjudged = {entry["verdict"] for entry in summary["not_judged"]}
+    assert {"stagnation", "sign-flip"} <= unjudged
+    assert not unjudged & set(summary["checked"])
+    judged = len(summary["checked"])
+    assert f"{judged} of {judged + len(unjudged)} verdicts were judged; --json names them." in text
+    assert "Not judged, too few readings (the run is too short): " in text
+    assert "gradient-spike (50 of 65 gradient norms)" in text
     assert "65536 (2^16) throughout; 0 growths, 0 backoffs" in text
     assert "No loss was recorded" not in text
 

@@ -154,3 +154,33 @@ def test_a_run_that_nobody_reported_is_a_404_that_says_where_to_look(client: htt
     answer = client.get(f"{API}/nothing")
     assert 404 == answer.status_code
     assert "there is no run 'nothing'; GET /api/v1/runs lists all runs" == answer.json()["detail"]
+
+
+def test_a_run_names_the_verdicts_that_too_few_readings_leave_open(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 50)
+    stream.send()
+    run = client.get(f"{API}/{stream.run}").json()
+    unjudged = {entry["verdict"]: entry for entry in run["not_judged"]}
+    assert {
+        "verdict": "gradient-spike",
+        "reason": "run-too-short",
+        "column": "grad_norm",
+        "read": 51,
+        "needed": 65,
+        "within": 16384,
+        "text": "51 of 65 gradient norms",
+    } == unjudged["gradient-spike"]
+    assert {"sign-flip", "stagnation", "fp32-fallback"} <= unjudged.keys()
+    assert "gradient-underflow" not in unjudged  # six full readings
+    assert "lost-updates" not in unjudged  # the weights are float32
+    train(stream, 51, 120)
+    stream.send()
+    (item,) = client.get(API).json()["items"]
+    assert "gradient-spike" not in {entry["verdict"] for entry in item["not_judged"]}
+
+
+def test_a_run_without_steps_leaves_nothing_open(client: httpx.Client) -> None:
+    stream = Stream(client)
+    stream.send()
+    assert [] == client.get(f"{API}/{stream.run}").json()["not_judged"]

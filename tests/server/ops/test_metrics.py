@@ -65,6 +65,8 @@ def test_a_run_shows_its_counters_scale_loss_and_norm(client: httpx.Client) -> N
     assert 41 == shown[f'ammeter_grad_norm_bucket{{le="10",{run}}}']
     assert 4.1 == pytest.approx(shown[f"ammeter_step_duration_seconds_sum{{{run}}}"])
     assert 0.005 == pytest.approx(shown[f"ammeter_agent_overhead_ratio{{{run}}}"])
+    unjudged = client.get(f"/api/v1/runs/{stream.run}").json()["not_judged"]
+    assert len(unjudged) == shown[f"ammeter_verdicts_not_judged{{{run}}}"] > 0
     assert 24 / 1024 == pytest.approx(shown[f"ammeter_grad_underflow_ratio{{{run}}}"])
     assert math.log2(65504 / (0.02 * 65536)) == pytest.approx(shown[f"ammeter_scaler_headroom_doublings{{{run}}}"])
     assert 0 == shown[f"ammeter_nonfinite_steps_total{{{run}}}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ammeter.verdicts import not_judged
 from ammeter.verdicts.checkpoints.checkpoint_exposed import is_note
 from ammeter.verdicts.framework import wording
 
@@ -37,6 +38,7 @@ def closing_lines(report: Report, summary: dict[str, Any], events: bool) -> Iter
         yield f"The run's baseline {report.missing_baseline!r} was not found in the same folder; nothing was compared."
     for reason in report.undelivered:
         yield f"The collector does not have all of this run: {reason}."
+    yield from not_judged.sentences(report.not_judged)
     yield from _silenced(report)
     yield from _followed(summary)
     yield from _no_step(summary["no_step"], report, events)
@@ -85,12 +87,15 @@ def _no_step(reasons: list[str], report: Report, events: bool) -> Iterator[str]:
 
 
 def _next_step(report: Report, events: bool) -> str:
-    """Names the finding to fix first, or the verdicts that found nothing."""
+    """Names the finding to fix first, or states how many verdicts found nothing."""
     about_training = [reported.finding.verdict for reported in report.findings if not is_note(reported.finding)]
     if about_training:
         first = about_training[0]
         many = f", the first of {len(report.findings)} findings" if len(report.findings) > 1 else ""
         return f"Next: fix {first}{many}. Its runbook: ammeter runbook {first}"
-    checked = ", ".join(verdict.id for verdict in report.evaluated if verdict.id not in report.faults)
     reached = "No verdict on the training was reached" if report.findings else "No verdict was reached"
-    return f"{reached}{', but see above' if events or report.findings else ''}. Checked: {checked}."
+    judged, applicable = len(report.judged), wording.count(len(report.evaluated), "verdict")
+    share = (
+        f"All {applicable} were judged" if judged == len(report.evaluated) else f"{judged} of {applicable} were judged"
+    )
+    return f"{reached}{', but see above' if events or report.findings else ''}. {share}; --json names them."

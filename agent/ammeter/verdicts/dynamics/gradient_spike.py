@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.dynamics import spike_wording
+from ammeter.verdicts.dynamics.norm_baseline import BLOCK_READINGS
 from ammeter.verdicts.dynamics.spike_episode import (
     MIN_RATIO_TO_PEAK,
     MIN_SINGLE_RATIO,
@@ -23,6 +24,7 @@ from ammeter.verdicts.dynamics.spike_episode import (
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, Ints, View
 
 MIN_RATIO = 10.0
@@ -140,6 +142,7 @@ VERDICT = Verdict(
     question="Is the gradient norm suddenly far above or far below all earlier norms of the run?",
     columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "grad.norm"),
     events=(),
+    needs=(Readings("grad_norm", BLOCK_READINGS + 1, within=16_384),),
     state=State,
     judge=judge,
     explains=("overflow-storm",),

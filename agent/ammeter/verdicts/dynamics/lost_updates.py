@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Schema
 
@@ -176,6 +177,8 @@ VERDICT = Verdict(
     question="Are updates of weights or copies in half precision rounded away?",
     columns=("update.lost",),
     events=("weights.census",),
+    needs=(Readings("lost_updates", MIN_READINGS, within=500),),
+    applies=lambda facts: facts.half_tensors > 0,
     state=State,
     judge=judge,
     explains=("stagnation",),

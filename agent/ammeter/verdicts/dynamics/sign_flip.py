@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, View
 
 Doubles = npt.NDArray[np.float64]
@@ -250,6 +251,7 @@ VERDICT = Verdict(
     question="Do gradients point against those of the previous step, unlike earlier in the run?",
     columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm"),
     events=(),
+    needs=(Readings("grad_agreement", REFERENCE_READINGS + MIN_READINGS, within=20_000),),
     state=State,
     judge=judge,
 )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -207,6 +208,7 @@ VERDICT = Verdict(
     question="Do applied steps change neither the loss nor the weights, since the run began?",
     columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
     events=("weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
+    needs=(Readings("applied", MIN_STEPS), Readings("update_ratio", MIN_READINGS, within=500)),
     state=State,
     judge=judge,
 )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps
+from ammeter.verdicts.framework.readings import Readings, RunFacts, always
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire.columns import View
 
@@ -66,6 +67,8 @@ class Verdict(msgspec.Struct, frozen=True):
         judge: Judges one stream. Returns the state and, if it is new or has changed, the finding.
         ranks: The same for all ranks of a run at the same steps.
         runs: The same for a run and its baseline; its state starts empty in each call.
+        needs: Readings without which the verdict cannot be reached. Columns that every step has need none.
+        applies: Whether the verdict's question makes sense for a stream. If not, its needs do not count.
         explains: Ids of verdicts that are consequences of this one if they begin no earlier.
     """
 
@@ -79,6 +82,8 @@ class Verdict(msgspec.Struct, frozen=True):
     clock: bool = False
     state: type[msgspec.Struct] = Nothing
     judge: Callable[[Any, View], tuple[Any, Finding | None]] = no_op
+    needs: tuple[Readings, ...] = ()
+    applies: Callable[[RunFacts], bool] = always
     explains: tuple[str, ...] = ()
     ranks: Callable[[Any, AlignedSteps], tuple[Any, Finding | None]] = no_op
     runs: Callable[[Any, RunComparison], tuple[Any, Finding | None]] = no_op

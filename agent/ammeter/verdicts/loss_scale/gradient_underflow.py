@@ -14,6 +14,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX, on_grid, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings, in_float16
 from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Event
 
@@ -279,6 +280,8 @@ VERDICT = Verdict(
     question="Is most of the gradient zero or subnormal in float16?",
     columns=("grad_absmax", "scale", "loss", "loss_backward", "grad.zeros", "grad.subnormals", "grad.fp16_grid"),
     events=("autocast.entered",),
+    needs=(Readings("grad_absmax", MIN_READINGS, within=1000),),
+    applies=in_float16,
     state=State,
     judge=judge,
     explains=("stagnation",),

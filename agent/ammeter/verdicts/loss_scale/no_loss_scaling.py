@@ -12,6 +12,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import is_half, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
@@ -131,6 +132,8 @@ VERDICT = Verdict(
     question="Does float16 autocast train without an enabled GradScaler?",
     columns=("scale", "applied", "grad_absmax", "grad.fp16_grid"),
     events=("autocast.entered", "scaler.seen"),
+    needs=(Readings("applied", MIN_STEPS),),
+    applies=lambda facts: facts.precision == "float16" and not facts.has_scale,
     state=State,
     judge=judge,
     explains=("gradient-underflow", "stagnation"),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings, under_autocast
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -135,6 +136,8 @@ VERDICT = Verdict(
     question="Does autocast cast the same weights to half precision repeatedly within one forward pass?",
     columns=(),
     events=("kernels.census",),
+    needs=(Readings("kernels.census", 1, within=1000),),
+    applies=under_autocast,
     state=State,
     rows=False,
     judge=judge,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.verdicts.framework.run_comparison import Memory, RunComparison
 from ammeter.wire.columns import View, measured
 
@@ -179,6 +180,8 @@ VERDICT = Verdict(
     question="Is GPU memory repeatedly short, is half of the reserved memory unused, or does half precision save none?",
     columns=("device_allocated_bytes", "device_reserved_bytes", "device_alloc_retries"),
     events=(),
+    needs=(Readings("device_reserved_bytes", UNUSED_READINGS),),
+    applies=lambda facts: facts.has_device,
     state=State,
     judge=judge,
     runs=judge_pair,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings, under_autocast
 from ammeter.verdicts.low_precision.kernel_fallbacks import Fallbacks, Place, fallback_judge, line_text, modules_text
 
 MIN_SHARE = 0.02
@@ -49,6 +50,8 @@ VERDICT = Verdict(
     question="Does attention on the GPU use the math backend instead of a fused kernel?",
     columns=(),
     events=("kernel.fallback", "autocast.entered"),
+    needs=(Readings("kernels.census", 1, within=1000),),
+    applies=under_autocast,
     state=Fallbacks,
     rows=False,
     judge=fallback_judge(_conclude, MIN_SHARE, _counts, gpu=True),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings
 from ammeter.verdicts.framework.single_event import MAX_PATH_CHARS
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
@@ -222,6 +223,7 @@ VERDICT = Verdict(
     question="Do the weights or the optimizer's state contain NaN or Inf?",
     columns=("loss", "loss_backward", "applied", "skipped", "weights_nonfinite"),
     events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
+    needs=(Readings("weights_nonfinite", 1, within=500),),
     state=State,
     judge=judge,
     explains=(

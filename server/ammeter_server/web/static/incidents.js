@@ -11,15 +11,31 @@ export function showIncidents(place, run, incidents, actions) {
   const open = incidents.filter((incident) => incident.state !== "closed");
   const closed = incidents.filter((incident) => incident.state === "closed");
   open.sort((a, b) => urgent(a) - urgent(b) || a.first_step + a.step_offset - b.first_step - b.step_offset);
-  if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })));
-  const [now, before] = place.children;
+  if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })), make("div", {}));
+  const [now, before, unclear] = place.children;
   const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
   updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, actions)));
   before.hidden = closed.length === 0;
   if (run.state !== "running" && !before.hidden && !open.length && !before.openedOnce) before.open = before.openedOnce = true;
   before.firstChild.textContent = plural(closed.length, "closed incident");
   updateChildren(before.lastChild, closed, (item) => item.id, (item) => card(item, actions));
+  const unjudged = run.not_judged ?? [];
+  updateChildren(unclear, unjudged.length ? [unjudged] : [], () => "unjudged", notJudged);
 }
+
+// Verdicts without enough readings: without them, no incident would look like health.
+function notJudged(verdicts) {
+  const reasons = [...new Set(verdicts.map(({ reason }) => reason))];
+  const named = (reason) => verdicts.filter((entry) => entry.reason === reason).map(({ verdict, text }) => `${verdict} (${text})`).join(", ");
+  return make("details", { class: "note unjudged" }, make("summary", {}, `${plural(verdicts.length, "verdict")} not judged: too few readings`),
+    make("ul", {}, reasons.map((reason) => make("li", {}, `${REASONS[reason] ?? reason}: ${named(reason)}`))));
+}
+
+const REASONS = {
+  "run-too-short": "The run is too short so far",
+  budget: "The budget allows too few readings; a higher AMMETER_BUDGET allows more",
+  "never-read": "Nothing was read; the preset, the model or the program leaves it out",
+};
 
 function calm(run, closed) {
   if (run.last_step === null) return make("p", { class: "calm" }, "Waiting for the first step.");

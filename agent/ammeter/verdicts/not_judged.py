@@ -1,0 +1,126 @@
+"""Finds the verdicts that could not be reached in a run, because too little was read.
+
+Pure. The report, the API, the web page and /metrics use the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ammeter.counters import readings as counted_readings
+from ammeter.verdicts import ALL
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Verdict
+from ammeter.verdicts.framework.readings import NOUNS, Readings, facts_of
+
+Reason = Literal["run-too-short", "budget", "never-read"]
+
+REASONS: dict[Reason, str] = {
+    "run-too-short": "the run is too short",
+    "budget": "the budget allows too few readings; a higher AMMETER_BUDGET allows more",
+    "never-read": "nothing was read; the preset, the model or the program leaves it out",
+}
+
+FIRST_READING_STEPS = 64
+"""Steps in which every reading that a preset makes occurs at least once: the first one needs no budget."""
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """A verdict that too few readings leave open.
+
+    Attributes:
+        column: The column or event that was read too rarely.
+        read: Readings so far.
+        needed: Readings that a run of this length needs.
+        within: Steps in which the first of them are needed; 0 for any number.
+        text: `read` of `needed`, in words.
+    """
+
+    verdict: str
+    reason: Reason
+    column: str
+    read: int
+    needed: int
+    within: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Unmet:
+    """A need that a stream does not meet."""
+
+    need: Readings
+    read: int
+    needed: int
+    steps: int
+
+    @property
+    def share(self) -> float:
+        return self.read / self.needed
+
+    @property
+    def reason(self) -> Reason:
+        if not self.read and self.steps >= FIRST_READING_STEPS and self.need.column != "applied":
+            return "never-read"
+        return "run-too-short" if self.steps < max(self.need.within, self.need.count) else "budget"
+
+
+StreamCounters = tuple[Mapping[str, Any], str | None]
+"""Counters and precision of one rank's stream."""
+
+
+def not_judged(streams: Iterable[StreamCounters], reached: Collection[str] = ()) -> list[NotJudged]:
+    """Returns the verdicts that no stream of a run could judge, in the order of the verdicts.
+
+    A verdict that does not apply, such as one on float16 in a bfloat16 run, is not among them. Neither is one with a
+    finding, whatever was read.
+
+    Args:
+        streams: Those of the ranks. Streams of versions that did not count their readings are ignored.
+        reached: Verdicts with a finding.
+    """
+    counted = [
+        (readings, counters.get("steps", 0), facts_of(readings, precision))
+        for counters, precision in streams
+        if (readings := counted_readings.of(counters)) is not None and counters.get("steps")
+    ]
+    open_verdicts = []
+    for verdict in VERDICTS:
+        judgeable = [(readings, steps) for readings, steps, facts in counted if verdict.applies(facts)]
+        unmet = [_unmet(verdict, readings, steps) for readings, steps in judgeable]
+        worst = [entry for entry in unmet if entry is not None]
+        if worst and len(worst) == len(unmet) and verdict.id not in reached:
+            open_verdicts.append(_described(verdict, max(worst, key=lambda entry: entry.share)))
+    return open_verdicts
+
+
+def sentences(open_verdicts: Sequence[NotJudged]) -> list[str]:
+    """Returns one sentence per reason, with the verdicts and their readings."""
+    lines = []
+    for reason, text in REASONS.items():
+        entries = [f"{entry.verdict} ({entry.text})" for entry in open_verdicts if entry.reason == reason]
+        if entries:
+            lines.append(f"Not judged, too few readings ({text}): {', '.join(entries)}.")
+    return lines
+
+
+def _unmet(verdict: Verdict, readings: Mapping[str, int], steps: int) -> _Unmet | None:
+    """Returns the need of which the smallest share is met; None if all are met."""
+    unmet = [
+        _Unmet(need, read, needed, steps)
+        for need in verdict.needs
+        if (read := readings.get(need.column, 0)) < (needed := need.needed(steps))
+    ]
+    return min(unmet, key=lambda entry: entry.share, default=None)
+
+
+def _described(verdict: Verdict, unmet: _Unmet) -> NotJudged:
+    noun = NOUNS[unmet.need.column]
+    text = f"{unmet.read} of {wording.count(unmet.needed, noun)}"
+    return NotJudged(verdict.id, unmet.reason, unmet.need.column, unmet.read, unmet.needed, unmet.need.within, text)
+
+
+VERDICTS = tuple(verdict for verdict in ALL if verdict.needs)

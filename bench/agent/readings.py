@@ -38,7 +38,7 @@ SETTLING_STEPS = 100
 
 BURNER = "while True: sum(range(10**6))"
 
-HEADINGS = ("step ms", "machine", "steps", "norms read", "longest gap", "pairs per 100 steps", "overhead")
+HEADINGS = ("step ms", "started beside it", "steps", "norms read", "longest gap", "pairs per 100 steps", "overhead")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     drop_settings()
     rows: list[Row] = [HEADINGS]
-    longest = 0
+    longest, load = 0, os.getloadavg()[0]
     for step_ms in STEP_MS:
         for burners in (0, os.cpu_count() or 1):
             row, gap = _measure(step_ms, burners, 100 if options.quick else 400)
             rows.append(row)
             longest = max(longest, gap)
-    title = f"{cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    title = f"{cpu_model()}, {os.cpu_count()} cores, torch {torch.__version__}, load before: {load:.1f}"
     Console().print(terminal_table(rows, title))
     if options.write:
         (RESULTS / "readings.md").write_text("\n".join([*_INTRODUCTION, "", title, "", *markdown_table(rows), ""]))
@@ -75,7 +75,7 @@ def _measure(step_ms: int, burners: int, steps: int) -> tuple[Row, int]:
     gaps = np.diff(read)
     row = (
         f"{1000 * float(np.median(seconds)):.0f}",
-        f"{burners} other processes" if burners else "idle",
+        f"{burners} busy processes" if burners else "none",
         str(int(late.sum())),
         f"{100 * len(read) / late.sum():.0f} %",
         str(int(gaps.max(initial=0))),

@@ -87,7 +87,7 @@ def test_kill_9_of_the_collector_behind_an_acknowledgement_loses_nothing(
     tmp_path: Path, recorded: list[RecordedStream]
 ) -> None:
     collector = Collector(tmp_path)
-    senders = [Sender(stream, collector_client(collector.url), 300) for stream in recorded]
+    senders = [Sender(stream, collector_client(collector.url), 100) for stream in recorded]
     try:
         for number in range(ROUNDS):
             collector.start()
@@ -112,7 +112,7 @@ def test_kill_9_of_postgresql_behind_an_acknowledgement_loses_nothing_and_collec
     tmp_path: Path, recorded: list[RecordedStream], server: PostgreSQL
 ) -> None:
     collector = Collector(tmp_path, database_url=server.url).start()
-    senders = [Sender(stream, collector_client(collector.url), 300, rest=lambda _: None) for stream in recorded]
+    senders = [Sender(stream, collector_client(collector.url), 100, rest=lambda _: None) for stream in recorded]
     try:
         for number in range(ROUNDS):
             killed, before = threading.Event(), sum(sender.taken for sender in senders)

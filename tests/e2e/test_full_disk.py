@@ -95,9 +95,9 @@ def on_postgresql(folder: Path) -> Iterator[Place]:
 def test_a_full_disk_answers_507_and_recovers_without_repair(place: Place, recorded: list[RecordedStream]) -> None:
     collector = place.collector
     senders = [
-        Sender(stream, collector_client(collector.url), 300, restless=False, rest=lambda _: None) for stream in recorded
+        Sender(stream, collector_client(collector.url), 90, restless=False, rest=lambda _: None) for stream in recorded
     ]
-    for _ in range(30):
+    for _ in range(10):
         for sender in senders:
             sender.step()
     place.fill()

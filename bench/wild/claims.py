@@ -15,6 +15,7 @@ _SCALE = re.compile(r"([\d.]+(?:e[+-]?\d+)?) \(2\^(-?\d+)\)")
 _SKIPPED = re.compile(r"skipped (\d+) steps from (\d+) to (\d+)")
 _OF = re.compile(r"(\d+) of (\d+) steps were skipped")
 _BAD = re.compile(r"(?:In (\d+) steps from (\d+) to (\d+)|At step (\d+)) the gradients contained NaN or Inf")
+_APPLIED = re.compile(r"(\d+) such steps? (?:was|were) applied|The step was applied")
 _STEP = re.compile(r"\bsteps? (\d+)\b")
 _LINE = re.compile(r"\btrain\.py:(\d+)")
 _BAD_LOSS = re.compile(r"^Loss\b.* is (?:NaN|infinite) at step (\d+)")
@@ -48,7 +49,7 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool) -> l
     """The statements of a finding that the oracle contradicts. steps: whether its steps are those of the recording."""
     checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights]
     if steps and truth.recording.rows:
-        checks += [_first_step, _quoted_steps, _skips, _gradients, _loss]
+        checks += [_first_step, _quoted_steps, _skips, _applied, _gradients, _loss]
     return [f"{finding['verdict']}: {wrong}" for check in checks for wrong in check(finding, truth)]
 
 
@@ -84,6 +85,20 @@ def _skips(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     for count, of in _OF.findall(_text(finding)):
         if int(count) > len(unchanged) or int(of) > len(rows):
             yield f"{count} of {of} skipped, but weights stood still in {len(unchanged)} of {len(rows)}"
+
+
+def _applied(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """Steps with bad gradients that were applied: the weights have changed, or are not finite any more."""
+    rows = truth.recording.rows
+    moved = [
+        row
+        for before, row in pairwise(rows)
+        if row.bad_gradients and (row.weights != before.weights or row.bad_weights)
+    ]
+    moved += [row for row in rows[:1] if row.bad_gradients]
+    for count in _APPLIED.findall(_text(finding)):
+        if int(count or 1) > len(moved):
+            yield f"{count or 1} bad steps applied, but {len(moved)} of them moved the weights"
 
 
 def _scales(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

@@ -28,6 +28,7 @@ TRUE = [
     finding("the loss scale is 1024 (2^10)"),
     finding("In 9 steps from 11 to 19 the gradients contained NaN or Inf."),
     finding(title="Loss is NaN at step 12"),
+    finding("The training loss was NaN 9 times. No reading has found NaN or Inf in the weights since."),
 ]
 
 FALSE = {
@@ -36,6 +37,7 @@ FALSE = {
     "weights stood still in 9": finding("GradScaler skipped 12 steps from 8 to 19."),
     "a scale of 2^30": finding("the loss scale is 1.07e+09 (2^30)"),
     "there were 9": finding("In 12 steps from 8 to 19 the gradients contained NaN or Inf."),
+    "0 of them moved": finding("The step was applied with non-finite gradients."),
     "a finite loss": finding("At step 12 the gradients contained NaN or Inf although the loss was finite."),
     "it was finite": finding(title="Loss is NaN at step 13"),
     "all were finite": finding("the weights contain NaN or Inf"),

@@ -52,6 +52,7 @@ _HEADER = struct.Struct("<8sIIq")
 _WRITTEN_AT = 16
 _HEADER_BYTES = 1024
 _RECORD = struct.Struct(f"<qq{len(COLUMNS)}d8xq")
+_RECORD_BYTES, _pack = _RECORD.size, _RECORD.pack_into
 _START = struct.Struct("<qq")
 _MARK = struct.Struct("<q")
 _FILE_BYTES = _HEADER_BYTES + RECORDS * _RECORD.size
@@ -82,8 +83,7 @@ class StepRing:
 
     def put(self, step: int, time_ns: int, *numbers: float) -> None:
         """Stores a completed step: its time and one number per column."""
-        mark = step + 1
-        _RECORD.pack_into(self._memory, _HEADER_BYTES + step % RECORDS * _RECORD.size, mark, time_ns, *numbers, mark)
+        _pack(self._memory, _HEADER_BYTES + step % RECORDS * _RECORD_BYTES, step + 1, time_ns, *numbers, step + 1)
 
     def amend(self, step: int, time_ns: int, step_seconds: float, overhead_seconds: float) -> None:
         """Changes the times of a stored step.

@@ -27,6 +27,7 @@ class CompletedSteps:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._ring = session.journal.ring
+        self._known_loss = session.losses.known
         self._stored = -1
         """The newest step in the ring."""
         self._per_backward = 0.0, 0.0
@@ -90,19 +91,29 @@ class CompletedSteps:
 
     def _put_fast(self, number: int, step: FastStep, time: int, seconds: float, overhead: float) -> None:
         assert self._ring is not None
-        loss, backwards, scale = self._session.losses.known(step.losses), step.backwards, step.scale
+        backwards, scale, loss = step.backwards, step.scale, self._known_loss(step.losses)
         samples, tokens = self._per_backward
         self._ring.put(
-            *(number, time, seconds, overhead, 0.0, 1.0, 0.0),
-            *(ABSENT_NUMBER if loss is None else loss, backwards or ABSENT_NUMBER),
-            *(samples * backwards or ABSENT_NUMBER, tokens * backwards or ABSENT_NUMBER),
-            *(_UNKNOWN if scale is None else (scale, step.growth_tracker or 0.0, 0.0)),
+            number,
+            time,
+            seconds,
+            overhead,
+            0.0,
+            1.0,
+            0.0,
+            ABSENT_NUMBER if loss is None else loss,
+            backwards or ABSENT_NUMBER,
+            samples * backwards or ABSENT_NUMBER,
+            tokens * backwards or ABSENT_NUMBER,
+            ABSENT_NUMBER if scale is None else scale,
+            ABSENT_NUMBER if scale is None else step.growth_tracker or 0.0,
+            ABSENT_NUMBER if scale is None else 0.0,
         )
         self._stored = number
 
     def _put(self, row: Row, time: int, seconds: float) -> None:
         assert self._ring is not None
-        loss = self._session.losses.known(row.raw.get("losses", ()))
+        loss = self._known_loss(row.raw.get("losses", ()))
         applied, skipped, scaler = _outcome(row)
         self._ring.put(
             *(row.step, time, seconds, row.scalars.get("overhead_seconds", ABSENT_NUMBER)),

@@ -94,8 +94,8 @@ class Losses:
             for value in loss.values:
                 if not value.on_host:
                     return None
-        if len(losses) == 1 and (losses[0].parts is PLAIN or not self._accumulated):
-            return losses[0].number()
+        if len(losses) == 1 and (loss.parts is PLAIN or not self._accumulated):
+            return loss.number()
         return self._sum_of_shares(losses)
 
     def _sum_of_shares(self, losses: Sequence[BackwardLoss]) -> float | None:

@@ -85,7 +85,8 @@ class Environment:
 
 
 def make_environment(folder: Path) -> Environment:
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=SECONDS)
+    command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]  # it finds pip among the libraries
+    subprocess.run(command, check=True, timeout=SECONDS)
     environment = Environment(folder)
     (folder / "home").mkdir()
     packages = environment.run(environment.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")

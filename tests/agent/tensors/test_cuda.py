@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 
 from ammeter.tensors import COLUMNS, cuda
 from ammeter.tensors.cuda import Device, blocks_in_chunk
+from tests import forked
 from tests.agent.stats_reference import FLOATS, HOSTILE, assert_same, hostile, reference
 from tests.house.tree import ROOT
 
@@ -26,9 +26,7 @@ triton = pytest.mark.skipif(platform.system() != "Linux", reason="Triton is made
 def in_a_process_of_its_own(folder: Path, *words: str, **environment: str) -> str:
     """What the command prints, with a cache of Triton's that is not the user's. Fails when it fails."""
     known = {**os.environ, "TRITON_CACHE_DIR": str(folder), "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=known, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = forked.run([sys.executable, *words], cwd=ROOT, env=known, capture_output=True, timeout=280)
     assert 0 == done.returncode, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 

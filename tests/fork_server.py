@@ -5,15 +5,21 @@ hundreds of such programs. A child of this server starts with these imports done
 tests/forked.py is the client, which calls main() in a new interpreter.
 
 The child differs from a fresh interpreter in these points only:
-- site, .pth files, OMP_* and PYTHON* variables other than PYTHONPATH were read when the server started;
+- site, .pth files, OMP_* and PYTHON* variables other than PYTHONPATH were read when the server started; a
+  sitecustomize on PYTHONPATH is imported as site does, and finds torch not yet imported;
 - the command line in /proc is the server's, and so is the parent;
 - the modules named to the server are in sys.modules;
-- torch has found no triton, whose library reports leaks at the end of an interpreter with frozen objects.
+- torch has found no triton, whose library reports leaks at the end of an interpreter with frozen objects;
+- at its end the interpreter clears the modules of the program and of Ammeter; the others that the server has imported,
+  and C++ objects of torch, stay: destroying them copies all their pages, which takes longer than most programs run.
+tests/fork_children.py makes the Python processes that a child starts forks too.
 The server imports only: it computes nothing with torch and has one thread, so each child starts threads of its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import json
 import os
@@ -22,12 +28,20 @@ import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
-from types import TracebackType
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
 from typing import Any
+
+from tests import fork_children
 
 MAX_REQUEST_BYTES = 2**20
 DESCRIPTORS = 4
 """Per request: stdin, stdout, stderr, and the pipe for process id and exit status."""
+
+CLEARED = ("ammeter", "__main__", "sys", "builtins")
+"""First letters of modules that the end of the interpreter clears, or needs."""
+
+_kept: dict[str, ModuleType] = {}
 
 
 def main(descriptor: int, modules: list[str]) -> None:
@@ -36,6 +50,7 @@ def main(descriptor: int, modules: list[str]) -> None:
     Also returns in each child when its program is done. descriptor: of the socket.
     """
     channel = socket.socket(fileno=descriptor)
+    atexit.register(_keep_modules)  # the first one to be registered is the last one to be called
     sys.modules["triton"] = None  # type: ignore[assignment] # an import of it fails
     for module in modules:
         import_module(module)
@@ -46,12 +61,28 @@ def main(descriptor: int, modules: list[str]) -> None:
     hook = sys.modules.get("ammeter.preparation.import_hook")
     if hook is not None:
         hook.remove()  # each child starts the notes itself, as its environment allows
+    _kept.update((name, module) for name, module in sys.modules.items() if not name.startswith(CLEARED))
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # after Python's end, in place of the destructors that C++ libraries have registered
     gc.collect()
     gc.freeze()  # a collection in the child would copy every page of what the server imported
     assert 1 == len(os.listdir("/proc/self/task")), "a module that the fork server imports has started a thread"
     request = _serve(channel)
+    while request is not None and request["levels"]:
+        child = fork_children.fork_server(request)
+        if child is None:
+            break
+        _become(child)
+        request = child
     if request is not None:
-        _run_program(request)
+        _run_program(request, modules)
+
+
+def _keep_modules() -> None:
+    """Keeps what the server has imported from being cleared at the end of the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
+    for name in _kept:
+        sys.modules.pop(name, None)
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
@@ -80,7 +111,10 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
                     os.close(pipe)
                 os.close(status)
                 request: dict[str, Any] = json.loads(message)
-                _become(request, streams)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                    os.close(stream)
+                _become(request)
                 return request
             for stream in streams:
                 os.close(stream)
@@ -101,29 +135,61 @@ def _write(pipe: int, number: int) -> None:
         os.write(pipe, number.to_bytes(4, "little"))
 
 
-def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Gives this process the session, folder, environment and standard streams of the request."""
+def _become(request: dict[str, Any]) -> None:
+    """Gives this process the session, folder and environment of the request."""
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
     if "numpy" in sys.modules:  # each interpreter seeds its own generator from the system's entropy
         sys.modules["numpy"].random.seed()
 
 
-def _run_program(request: dict[str, Any]) -> None:
-    """Runs `python ARGUMENTS` in this interpreter; the caller ends it."""
+class _Imported:
+    """Finds and loads again what the server has imported, so that import hooks of the program see it."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._modules = {name: sys.modules.pop(name) for name in names}
+        self._loaders = {name: module.__loader__ for name, module in self._modules.items()}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = self._modules[name].__spec__ if name in self._modules else None
+        if spec is not None:
+            spec.loader = self  # type: ignore[assignment] # import needs no base class
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loaders[module.__name__]
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__  # type: ignore[assignment] # the one that it was
+
+
+def _import_sitecustomize(modules: list[str]) -> None:
+    """Imports the sitecustomize of PYTHONPATH, before the modules of the server are imported."""
+    for name in ("sitecustomize", "_ammeter_startup"):  # the server imports the second where a launcher runs elsewhere
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, _Imported([name for name in modules if name.split(".")[0] == "torch"]))
+    import_module("sitecustomize")
+
+
+def _run_program(request: dict[str, Any], modules: list[str]) -> None:
+    """Runs `python ARGUMENTS` in this interpreter; the caller ends it.
+
+    modules: those that the server has imported.
+    """
     first, *words = request["arguments"]
     hook = sys.modules.get("ammeter.preparation.import_hook")
     if hook is not None:
         hook.install()
-    folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    folders = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     sys.path[1:1] = [folder for folder in folders if folder not in sys.path]
     sys.orig_argv = [sys.executable, first, *words]
+    if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders):
+        _import_sitecustomize(modules)
     main = vars(sys.modules["__main__"])
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]

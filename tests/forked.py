@@ -17,22 +17,24 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.fork_children import at_start
+
 TRAINING = ("torch", "torch._dynamo", "ammeter.watching.setup")
 """Imports of a training program."""
+
+LAUNCH = ("torch", "torch._dynamo", "numpy", "argparse", "concurrent.futures", "hashlib", "importlib.util", "uuid")
+"""Imports of `ammeter run` and the training programs below it, without those of Ammeter."""
 
 COLLECTOR = ("ammeter_server.__main__", "ammeter_server.app", "uvicorn")
 """Imports of `ammeter-server serve`."""
 
-AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH_LOGS")
-"""Prefixes of variables that are read once, by the interpreter or by torch at import."""
-
-_FOLDER = Path(__file__).parent
-_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(int(sys.argv[2]), sys.argv[3:])"
+_ROOT = Path(__file__).parents[1]
+_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from tests import fork_server as f; f.main(int(sys.argv[2]), sys.argv[3:])"
 
 
 class Popen(subprocess.Popen[Any]):
@@ -40,16 +42,29 @@ class Popen(subprocess.Popen[Any]):
 
     Accepts cwd, env, stdin, stdout, stderr, text and start_new_session. The fork server starts with the first process
     and ends with this one.
+
+    imports: modules that are imported already. levels: 1 if Python processes that the program starts are forks too, 2 if
+    also those that these start (tests/fork_children.py). settings: variables that an interpreter reads at its start;
+    there is a fork server for each.
     """
 
-    def __init__(self, command: Sequence[str | Path], *, imports: Sequence[str] = TRAINING, **options: Any) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        imports: Sequence[str] = TRAINING,
+        levels: int = 0,
+        settings: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         assert sys.executable == command[0], f"{command[0]} is not this interpreter; start it with subprocess"
         assert command[1] in ("-m", "-c") or not str(command[1]).startswith("-"), (
             f"{command[1]} is for a new interpreter"
         )
         unknown = options.keys() - {"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"}
         assert not unknown, f"a fork cannot be given {sorted(unknown)}; start it with subprocess"
-        self._server = _server(tuple(imports))
+        self._server = _server(tuple(imports), tuple((settings or {}).items()))
+        self._levels = levels
         super().__init__([str(word) for word in command], **options)
 
     def _execute_child(
@@ -75,6 +90,7 @@ class Popen(subprocess.Popen[Any]):
             "folder": str(Path(cwd or ".").resolve()),
             "environment": environment,
             "session": start_new_session,
+            "levels": self._levels,
         }
         status, status_of_child = os.pipe()
         self._status = os.fdopen(status, "rb", buffering=0)
@@ -146,12 +162,12 @@ def as_module() -> SimpleNamespace:
 
 
 class _Server:
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, modules: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(settings)}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(_FOLDER), str(theirs.fileno()), *modules],
+                [sys.executable, "-c", _PROGRAM, str(_ROOT), str(theirs.fileno()), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
@@ -162,10 +178,9 @@ class _Server:
 
     def check(self, environment: dict[str, str]) -> None:
         """Checks that a fork can have the requested environment. Raises AssertionError otherwise."""
-        names = {name for name in {*environment, *self._environment} if name.startswith(AT_START)}
-        for name in names - {"PYTHONPATH"}:  # a fork can still set PYTHONPATH
-            own, asked = self._environment.get(name), environment.get(name)
-            assert own == asked, f"{name} is {asked!r} and was {own!r} at the start; start the program with subprocess"
+        own, asked = at_start(self._environment), at_start(environment)
+        differing = {name: (own.get(name), asked.get(name)) for name in {*own, *asked} if own.get(name) != asked.get(name)}
+        assert not differing, f"{differing} were the first at the start; give the second as settings, or use subprocess"
 
     def send(self, request: bytes, descriptors: list[int]) -> None:
         socket.send_fds(self._channel, [request], descriptors)
@@ -176,5 +191,5 @@ class _Server:
 
 
 @functools.cache
-def _server(modules: tuple[str, ...]) -> _Server:
-    return _Server(modules)
+def _server(modules: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> _Server:
+    return _Server(modules, settings)

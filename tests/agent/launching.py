@@ -8,7 +8,9 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tests import forked
 from tests.agent.programs import Program
 
 TRAINS = """
@@ -44,22 +46,26 @@ def launch(
     options: Sequence[str] = (),
     command: Sequence[str] = PYTHON,
     through: Sequence[str] = AMMETER,
+    fresh: bool = False,
     **environment: str,
 ) -> Program:
     """Starts `ammeter run OPTIONS -- COMMAND` in a process group of its own; the script lies in `folder`.
 
-    through: nothing runs the command bare.
+    `ammeter run` and the command are forks of a process that has imported torch, as far as they are this Python.
+    through: nothing runs the command bare. fresh: whether new interpreters run them, for what is about their start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(begin + textwrap.dedent(body))
     dir = folder / "ammeter"
-    process = subprocess.Popen(
-        [*through, *options, *(["--"] if through else []), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "AMMETER_DIR": str(dir), **environment},
-        start_new_session=True,
-    )
-    return Program(process, dir)
+    words = [*through, *options, *(["--"] if through else []), *command]
+    settings: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": folder,
+        "env": {**os.environ, "AMMETER_DIR": str(dir), **environment},
+        "start_new_session": True,
+    }
+    if fresh or words[0] != sys.executable:
+        return Program(subprocess.Popen(words, **settings), dir)
+    return Program(forked.Popen(words, imports=forked.LAUNCH, levels=2, **settings), dir)

@@ -56,9 +56,7 @@ def fork_server(request: dict[str, Any]) -> dict[str, Any] | None:
 
 def at_start(environment: dict[str, str]) -> dict[str, str]:
     """Returns the variables that a fork cannot set."""
-    return {
-        name: value for name, value in environment.items() if name.startswith(AT_START) and name != "PYTHONPATH"
-    }
+    return {name: value for name, value in environment.items() if name.startswith(AT_START) and name != "PYTHONPATH"}
 
 
 class _Starter:

@@ -3,7 +3,7 @@
 This saves the three seconds of a new interpreter.
 
 Use it for a program that trains or a collector that serves. Use subprocess if the test is about the start of an
-interpreter (`ammeter run`, .pth files, PYTHON* and OMP_* variables) or reads the process's command line or parent.
+interpreter (.pth files, PYTHON* and OMP_* variables) or reads the process's command line or parent.
 tests/fork_server.py is the other end and lists the differences.
 """
 
@@ -34,7 +34,9 @@ COLLECTOR = ("ammeter_server.__main__", "ammeter_server.app", "uvicorn")
 """Imports of `ammeter-server serve`."""
 
 _ROOT = Path(__file__).parents[1]
-_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from tests import fork_server as f; f.main(int(sys.argv[2]), sys.argv[3:])"
+_PROGRAM = (
+    "import sys; sys.path[0] = sys.argv[1]; from tests import fork_server as f; f.main(int(sys.argv[2]), sys.argv[3:])"
+)
 
 
 class Popen(subprocess.Popen[Any]):
@@ -43,9 +45,9 @@ class Popen(subprocess.Popen[Any]):
     Accepts cwd, env, stdin, stdout, stderr, text and start_new_session. The fork server starts with the first process
     and ends with this one.
 
-    imports: modules that are imported already. levels: 1 if Python processes that the program starts are forks too, 2 if
-    also those that these start (tests/fork_children.py). settings: variables that an interpreter reads at its start;
-    there is a fork server for each.
+    imports: modules that are imported already. levels: 1 if Python processes that the program starts are forks too, 2
+    if those that these start are as well (tests/fork_children.py). settings: variables that an interpreter reads at its
+    start; there is a fork server for each.
     """
 
     def __init__(
@@ -179,7 +181,9 @@ class _Server:
     def check(self, environment: dict[str, str]) -> None:
         """Checks that a fork can have the requested environment. Raises AssertionError otherwise."""
         own, asked = at_start(self._environment), at_start(environment)
-        differing = {name: (own.get(name), asked.get(name)) for name in {*own, *asked} if own.get(name) != asked.get(name)}
+        differing = {
+            name: (own.get(name), asked.get(name)) for name in {*own, *asked} if own.get(name) != asked.get(name)
+        }
         assert not differing, f"{differing} were the first at the start; give the second as settings, or use subprocess"
 
     def send(self, request: bytes, descriptors: list[int]) -> None:

@@ -47,12 +47,14 @@ def launch(
     command: Sequence[str] = PYTHON,
     through: Sequence[str] = AMMETER,
     fresh: bool = False,
+    levels: int = 1,
     **environment: str,
 ) -> Program:
     """Starts `ammeter run OPTIONS -- COMMAND` in a process group of its own; the script lies in `folder`.
 
     `ammeter run` and the command are forks of a process that has imported torch, as far as they are this Python.
     through: nothing runs the command bare. fresh: whether new interpreters run them, for what is about their start.
+    levels: 2 if the Python processes that the command starts are forks too, beside which there is then their server.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(begin + textwrap.dedent(body))
@@ -68,4 +70,4 @@ def launch(
     }
     if fresh or words[0] != sys.executable:
         return Program(subprocess.Popen(words, **settings), dir)
-    return Program(forked.Popen(words, imports=forked.LAUNCH, levels=2, **settings), dir)
+    return Program(forked.Popen(words, imports=forked.LAUNCH, levels=levels, **settings), dir)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,15 +77,24 @@ WATCHED = "\nfrom ammeter import watch\n" + "\n" * (BARE.count("\n") - 2)
 """As many lines, so that both programs speak of the same."""
 
 
-def run(body: str, folder: Path, *, watched: bool, seconds: float = 60, **environment: str) -> Ended:
+def run(
+    body: str,
+    folder: Path,
+    *,
+    watched: bool,
+    seconds: float = 60,
+    settings: Mapping[str, str] | None = None,
+    **environment: str,
+) -> Ended:
     """Runs a program to its end, its journal in folder/ammeter.
 
     Its output goes to files: a process that it leaves behind may hold them open.
+    settings: variables that an interpreter reads at its start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
     script.write_text(BEGIN + (WATCHED if watched else BARE) + textwrap.dedent(body))
-    settings = {**os.environ, "AMMETER_DIR": str(folder / "ammeter"), **environment}
+    variables = {**os.environ, "AMMETER_DIR": str(folder / "ammeter"), **(settings or {}), **environment}
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = forked.Popen(
             [sys.executable, script],
@@ -92,8 +102,9 @@ def run(body: str, folder: Path, *, watched: bool, seconds: float = 60, **enviro
             stdout=out,
             stderr=err,
             cwd=folder,
-            env=settings,
+            env=variables,
             start_new_session=True,
+            settings=settings,
         )
     try:
         process.wait(seconds)
@@ -141,8 +152,12 @@ def _without_us(err: str) -> list[str]:
     return kept
 
 
-def twins(body: str, folder: Path, seconds: float = 60, **environment: str) -> Twins:
+def twins(
+    body: str, folder: Path, seconds: float = 60, settings: Mapping[str, str] | None = None, **environment: str
+) -> Twins:
     """A program that says bits() of what it trained; `watch` is ammeter's in the one, and does nothing in the other."""
-    bare = run(body, folder / "bare", watched=False, seconds=seconds, AMMETER_DISABLE="1", **environment)
-    watched = run(body, folder / "watched", watched=True, seconds=seconds, **environment)
+    bare = run(
+        body, folder / "bare", watched=False, seconds=seconds, settings=settings, AMMETER_DISABLE="1", **environment
+    )
+    watched = run(body, folder / "watched", watched=True, seconds=seconds, settings=settings, **environment)
     return Twins(bare, watched)

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ def _torch(folder: Path, version: str, *, dynamo: bool = True) -> Path:
     return folder
 
 
-def _said(words: list[str], folder: Path, **environment: str) -> Ended:
+def _said(words: list[str], folder: Path, **environment: Any) -> Ended:
     folder.mkdir(exist_ok=True)
     return launch("", folder, begin="import time, torch\ntime.sleep(0.6)\n", command=words, **environment).end()
 

@@ -72,22 +72,23 @@ print(len(own.key_averages()) > 5)
 """
 
 PROGRAMS: dict[str, dict[str, Any]] = {
-    "is a file of Python": {"body": STEPS, "command": ["script.py"]},
+    "is a file of Python": {"body": STEPS, "command": ["script.py"], "fresh": True},
     "is a module": {"body": STEPS, "command": [sys.executable, "-m", "script"]},
     "is torchrun": {
         "body": "torch.distributed.init_process_group('gloo')\n" + STEPS + "torch.distributed.destroy_process_group()",
         "command": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "script.py"],
+        "levels": 2,
     },
-    "spawns children": {"body": SPAWNS},
+    "spawns children": {"body": SPAWNS, "levels": 2},
     "forks children": {"body": FORKS},
     "watches itself": {"body": WATCHES},
     "watches itself late": {"body": WATCHES_LATE},
-    "has no torch": {"begin": "", "body": NO_TORCH},
+    "has no torch": {"begin": "", "body": NO_TORCH, "fresh": True},
     "never steps": {"body": "print(model(torch.ones(3, 4)).shape)"},
     "only goes backward": {"body": "model(torch.ones(3, 4)).sum().backward()\nprint('done')"},
     "meets a fault of ours": {"body": ELSEWHERE},
     "is named": {"body": STEPS, "options": ["--name", "first try", "--project", "vision", "--preset", "light"]},
-    "is disabled": {"body": STEPS + "print(os.environ.get('PYTHONPATH'))", "AMMETER_DISABLE": "1"},
+    "is disabled": {"body": STEPS + "print(os.environ.get('PYTHONPATH'))", "AMMETER_DISABLE": "1", "fresh": True},
     "is profiled": {"body": "for _ in range(30): step()", "options": ["--profile"]},
     "is profiled and profiles": {"body": PROFILES, "options": ["--profile"]},
 }

@@ -40,7 +40,7 @@ def ready(program: Program) -> int:
 @pytest.mark.parametrize("name", ["TERM", "USR1", "INT"])
 @pytest.mark.parametrize("to_all", [False, True], ids=["one", "group"])
 def test_a_signal_reaches_the_command_once(name: str, to_all: bool, tmp_path: Path) -> None:
-    program = launch(COUNTS, tmp_path, begin=BARE)
+    program = launch(COUNTS, tmp_path, begin=BARE, fresh=True)
     ready(program)
     send = os.killpg if to_all else os.kill
     send(program.process.pid, getattr(signal, f"SIG{name}"))
@@ -49,7 +49,7 @@ def test_a_signal_reaches_the_command_once(name: str, to_all: bool, tmp_path: Pa
 
 
 def test_who_kills_the_launcher_kills_the_command(tmp_path: Path) -> None:
-    program = launch("print('ready', os.getpid(), flush=True)\ntime.sleep(60)", tmp_path, begin=BARE)
+    program = launch("print('ready', os.getpid(), flush=True)\ntime.sleep(60)", tmp_path, begin=BARE, fresh=True)
     script = ready(program)
     program.process.kill()
     found = program.end()

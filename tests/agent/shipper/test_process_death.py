@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,9 @@ def by(finding: Finding) -> tuple[str, str, str]:
     ],
 )
 def test_sigterm_names_who_sent_it(
-    expected: str, environment: dict[str, str], signals: list[str], tmp_path: Path
+    expected: str, environment: dict[str, Any], signals: list[str], tmp_path: Path
 ) -> None:
-    program = launch(WAITS, tmp_path, **environment)
+    program = launch(WAITS, tmp_path, fresh=True, **environment)
     pid(program)
     for name in signals:
         os.kill(program.process.pid, getattr(signal, f"SIG{name}"))
@@ -93,7 +94,7 @@ def test_sigterm_names_who_sent_it(
 
 
 def test_a_process_that_did_not_end_at_sigterm_and_was_killed_was_told_to_end(tmp_path: Path) -> None:
-    program = launch(STAYS, tmp_path)
+    program = launch(STAYS, tmp_path, fresh=True)
     script = pid(program)
     os.kill(program.process.pid, signal.SIGTERM)
     time.sleep(0.5)
@@ -104,13 +105,13 @@ def test_a_process_that_did_not_end_at_sigterm_and_was_killed_was_told_to_end(tm
 
 
 def test_sigkill_alone_is_no_want_of_memory(tmp_path: Path) -> None:
-    program = launch(WAITS, tmp_path)
+    program = launch(WAITS, tmp_path, fresh=True)
     os.kill(pid(program), signal.SIGKILL)
     assert ("run-lost", "page", "sigkill") == by(found(program))
 
 
 def test_an_error_for_want_of_memory_is_one(tmp_path: Path) -> None:
-    finding = found(launch(STEPS + "torch.empty(10**15)", tmp_path))
+    finding = found(launch(STEPS + "torch.empty(10**15)", tmp_path, fresh=True))
     assert ("run-lost", "ticket", "process-memory") == by(finding)
     assert "DefaultCPUAllocator" in finding.cause
 
@@ -141,7 +142,7 @@ def joins(group: Path) -> str:
 
 def test_a_process_that_the_kernel_killed_for_its_memory_is_told_apart(group: Path, tmp_path: Path) -> None:
     """`ammeter run` itself is in another group."""
-    program = launch(joins(group) + trains(COUNTED_SECONDS) + EATS, tmp_path)
+    program = launch(joins(group) + trains(COUNTED_SECONDS) + EATS, tmp_path, fresh=True)
     finding = found(program)
     assert ("run-lost", "page", "oom-killer") == by(finding)
     assert LIMIT == finding.evidence["memory_limit_bytes"]

@@ -91,12 +91,12 @@ def in_finish(name: str, make: Callable[[], Exception], monkeypatch: pytest.Monk
 
 
 CASES = [
-    (name, place, error)
-    for name, kind in KINDS.items()
-    for place in (in_attach, in_callbacks, in_finish)
-    for error in ERRORS
+    (name, place, list(ERRORS)[(number + turn) % len(ERRORS)])
+    for number, (name, kind) in enumerate(KINDS.items())
+    for turn, place in enumerate((in_attach, in_callbacks, in_finish))
     if place is not in_finish or hasattr(kind, "finish")
 ]
+"""Each probe fails at each of its places, each place with each error, and each probe with as many errors as places."""
 
 
 @pytest.mark.parametrize(("name", "place", "error"), CASES, ids=[f"{n}-{p.__name__}-{e}" for n, p, e in CASES])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent import programs
-from tests.agent.nursery import BARE, BEGIN, WATCHED
+from tests.agent.nursery import BEGIN, WATCHED, twins
 from tests.agent.programs import steps
 from tests.agent.watching.fail_open import TRAIN
 
@@ -39,33 +39,24 @@ if __name__ == "__main__":
 """
 
 
-def alone(body: str, folder: Path, **environment: str) -> tuple[programs.Ended, programs.Ended]:
-    """The same program bare and watched, each in an interpreter of its own."""
-    both = [(programs.start_fresh(body, folder / name, begin=BEGIN + how, **environment)) for name, how in HOW.items()]
-    bare, watched = (program.end() for program in both)
-    assert (bare.code, bare.out, bare.err) == (watched.code, watched.out, watched.err)
-    assert 0 == bare.code
-    assert not watched.left
-    return bare, watched
-
-
-HOW = {"bare": BARE, "watched": WATCHED}
-
-
 def test_a_watched_model_optimizer_and_scaler_go_to_a_spawned_process(tmp_path: Path) -> None:
-    _, watched = alone(SPAWNS, tmp_path)
-    assert [0, 1] == steps(watched.stream())
+    both = twins(SPAWNS, tmp_path)
+    assert [] == both.told()
+    assert 0 == both.watched.code
+    assert [0, 1] == steps(both.watched.stream())
 
 
 @pytest.mark.parametrize(
-    "environment",
+    "settings",
     [{"PYTHONOPTIMIZE": "2"}, {"PYTHONWARNINGS": "error", "PYTHONHASHSEED": "7"}, {"PYTHONDEVMODE": "1"}],
-    ids=lambda environment: next(iter(environment)),
+    ids=lambda settings: next(iter(settings)),
 )
-def test_under_another_interpreters_settings_a_run_is_the_same(environment: dict[str, str], tmp_path: Path) -> None:
+def test_under_another_interpreters_settings_a_run_is_the_same(settings: dict[str, str], tmp_path: Path) -> None:
     quiet = "import gc; gc.collect()\n"
-    _, watched = alone(TRAIN + quiet, tmp_path, **environment)
-    assert 30 == len(steps(watched.stream()))
+    both = twins(TRAIN + quiet, tmp_path, settings=settings)
+    assert [] == both.told()
+    assert 0 == both.watched.code
+    assert 30 == len(steps(both.watched.stream()))
 
 
 def test_disabled_means_that_nothing_is_imported_patched_or_written(tmp_path: Path) -> None:

@@ -190,9 +190,9 @@ def test_a_config_is_followed_so_far_and_no_further() -> None:
     for _ in range(10_000):
         deep = {"d": deep}
     assert BEYOND in said(redactor().plain(deep))
-    began = time.monotonic()
+    began = time.thread_time()
     assert BEYOND in said(redactor().plain({"list": list(range(10**6)), "dict": dict.fromkeys(map(str, range(10**6)))}))
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5  # of CPU: other programs do not count
 
 
 def test_two_secret_keys_do_not_become_one() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.report.diagnosis import diagnose
+from tests import forked
 from tests.e2e.processes import Collector, Receiver, wait_for
 from tests.server.feeding import curves
 
@@ -64,8 +65,10 @@ def torchrun(folder: Path, collector: Collector, through: list[str], watch: str,
     # in the store that torchrun 2.13 shares with its ranks gloo finds addresses of the life before, and may hang
     settings = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     settings |= {"AMMETER_URL": collector.url, "AMMETER_DIR": str(folder / "runs")}
-    process = subprocess.Popen(
+    process = forked.Popen(
         [*through, *launcher, str(folder / "script.py")],
+        imports=forked.LAUNCH,
+        levels=2 if through else 1,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

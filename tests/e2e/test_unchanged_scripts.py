@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 from ammeter import journal
 from ammeter.report.diagnosis import diagnose
 from ammeter.wire.frames import Hello
+from tests import forked
 
 pytestmark = pytest.mark.long
 
@@ -43,18 +43,25 @@ CASES = {
 }
 
 
-def run(words: tuple[str, ...], folder: Path, *, watched: bool, **environment: str) -> subprocess.CompletedProcess[str]:
+FRESH = "gpt in float16"
+"""This case has new interpreters, as a user has; those of the others are forks of a process that has imported torch."""
+
+
+def run(words: tuple[str, ...], folder: Path, *, watched: bool, fresh: bool) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPTS / words[0]), *words[1:]]
-    through = [sys.executable, "-m", "ammeter", "run", "--dir", str(folder), "--"] if watched else []
-    return subprocess.run(
-        [*through, *command], capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
-    )
+    if watched:
+        command = [sys.executable, "-m", "ammeter", "run", "--dir", str(folder), "--", *command]
+    if fresh:
+        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return forked.run(command, capture_output=True, timeout=240, imports=forked.LAUNCH, levels=int(watched))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_unchanged_script_prints_the_same_to_the_last_bit_and_is_seen(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    bare, watched = (run(case.words, tmp_path / "runs", watched=is_watched) for is_watched in (False, True))
+    bare, watched = (
+        run(case.words, tmp_path / "runs", watched=is_watched, fresh=name == FRESH) for is_watched in (False, True)
+    )
     assert (0, 0) == (bare.returncode, watched.returncode), watched.stderr
     assert bare.stdout == watched.stdout
     (folder,) = (tmp_path / "runs").iterdir()
@@ -75,7 +82,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_what_breaks_in_an_unchanged_script_is_named(tmp_path: Path) -> None:
-    done = run(("gpt.py", "--poison_at=6", "--max_iters=14"), tmp_path, watched=True)
+    done = run(("gpt.py", "--poison_at=6", "--max_iters=14"), tmp_path, watched=True, fresh=False)
     assert 0 == done.returncode, done.stderr
     assert "(nonfinite-loss, page); read it with: ammeter report " in done.stderr
     (folder,) = tmp_path.iterdir()

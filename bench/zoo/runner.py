@@ -18,7 +18,7 @@ import ammeter
 from ammeter import journal
 from ammeter.journal.find import find_runs
 from ammeter.recording import budget
-from ammeter.recording.bucket import UNLIMITED_SHARE
+from ammeter.recording.schedule.bucket import UNLIMITED_SHARE
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view
 from ammeter.wire.frames import SCALARS, Event, Hello, Schema, Steps

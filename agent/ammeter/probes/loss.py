@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.recording.loss_shares import own_scale
 from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
@@ -29,6 +30,7 @@ class Loss:
         self._scaled_ids: set[int] = set()
         """ids of the latest results of scale(): backward() on one of them receives a multiple of the loss."""
         self._states_before: dict[int, State] = {}
+        self._own_scale_seen = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
@@ -54,11 +56,20 @@ class Loss:
             )
             row.scalars |= self._session.losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
             row.loss = sum([loss.number() for loss in caught])
+            if not self._own_scale_seen and not row.scaler_used:
+                self._find_own_scale(caught)
             for loss in caught:
                 if not all(value.on_host for value in loss.values):  # the others are known at backward()
                     self._compare(loss.number())
         if backwards:
             row.scalars["micro_batches"] = backwards
+
+    def _find_own_scale(self, losses: Sequence[BackwardLoss]) -> None:
+        """Reports a scaler of the program's own, which multiplies the loss before backward()."""
+        scale = max(own_scale(loss.parts) for loss in losses)
+        if scale:
+            self._own_scale_seen = True
+            self._session.emit("scaler.seen", {"enabled": True, "scale": scale, "own": True})
 
     def _before_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ammeter.recording.bucket import Bucket
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_path import FastStep
     from ammeter.recording.row import Row
+    from ammeter.recording.schedule.bucket import Bucket
 
 MEMORY_NS = 10**9
 """Interval between two readings of memory: each takes some system calls, and the memory of a run changes slowly."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from ammeter.journal import Journal
     from ammeter.preparation.notes import Notes
-    from ammeter.recording.budget import Governor
     from ammeter.recording.fast_path import FastPath
     from ammeter.recording.loss_level import LossLevel
     from ammeter.recording.losses import Losses
     from ammeter.recording.row import Row
     from ammeter.recording.row_queue import RowQueue
+    from ammeter.recording.schedule.budget import Governor
     from ammeter.recording.stream_columns import StreamColumns
     from ammeter.torch_hooks.closures import Closure
     from ammeter.torch_hooks.forward_calls import Forward

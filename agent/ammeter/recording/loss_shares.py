@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from ammeter.torch_hooks.loss_graph import MEAN, OPAQUE, SUM, Part
 
+MIN_OWN_SCALE = 64.0
+"""Smallest factor of a loss that counts as a loss scale; a power of two below it may be a weight of the loss."""
+
 Parts = tuple[Part, ...]
 """The summands of one loss."""
 
@@ -21,6 +24,15 @@ def common_divisors(parts: tuple[Part, ...]) -> list[float]:
     """Returns the divisors common to all summands, followed by their product if there are several."""
     divisors = _divisors_of_all(parts)
     return [*divisors, math.prod(divisors)] if len(divisors) > 1 else divisors
+
+
+def own_scale(parts: Parts) -> float:
+    """Returns the loss scale by which the program itself multiplies a loss, or 0.
+
+    It is a power of two: any other factor would change the digits of the gradients, not only their exponents.
+    """
+    factors = [1 / divisor for divisor in _divisors_of_all(parts)]
+    return max([factor for factor in factors if factor >= MIN_OWN_SCALE and math.frexp(factor)[0] == 0.5], default=0.0)
 
 
 def _divisors_of_all(parts: tuple[Part, ...]) -> list[float]:

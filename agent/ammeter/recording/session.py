@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.preparation.notes import Notes
-from ammeter.recording.budget import Governor
 from ammeter.recording.completed_steps import CompletedSteps
 from ammeter.recording.fast_path import FastPath
 from ammeter.recording.loss_level import LossLevel
@@ -24,6 +23,7 @@ from ammeter.recording.newcomers import Newcomers
 from ammeter.recording.probe_set import ProbeSet
 from ammeter.recording.row import Row
 from ammeter.recording.row_queue import RowQueue
+from ammeter.recording.schedule.budget import Governor
 from ammeter.recording.step_boundary import Boundary
 from ammeter.recording.stream_columns import StreamColumns
 from ammeter.redaction import text

@@ -11,7 +11,7 @@ import torch
 
 from ammeter.environment import command_line
 from ammeter.environment.settings import launched
-from ammeter.recording.budget import PRESETS
+from ammeter.recording.schedule.budget import PRESETS
 from ammeter.watching.handle import auto_watchers
 from ammeter.watching.stream_hello import silenced_verdicts
 from ammeter.wire.metric_directions import BETTER, check_direction

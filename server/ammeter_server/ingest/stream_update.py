@@ -270,9 +270,8 @@ def _totals(
         counters = stream_counters.advance(counters, view)
         values = latest(values, view)
         precision = stream_counters.precision(precision, view)
-    counters = stream_counters.add_reached(counters, reached)
     return {
-        "counters": counters,
+        "counters": stream_counters.add_reached(counters, reached),
         "latest": values,
         "precision": precision if precision is state.precision else storable(precision or ""),
         "lost": stream_counters.add_losses(state.lost, losses) if losses else state.lost,

@@ -13,7 +13,7 @@ import torch
 import ammeter
 from ammeter.probes import resources
 from ammeter.probes.resources import batch, device_memory, memory, reading_interval
-from ammeter.recording.bucket import Bucket
+from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.columns import View, measured
 from tests.agent.training import Recipe, events, stream, train
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ammeter
 from ammeter.probes.origin.hook_windows import HookWindows
-from ammeter.recording.budget import Governor
+from ammeter.recording.schedule.budget import Governor
 from tests.agent.training import Model, events, stream
 
 OPTIMIZERS: dict[str, Any] = {

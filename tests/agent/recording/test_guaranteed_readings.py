@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.recording.bucket import Bucket
+from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.columns import measured
 from tests.agent.training import Recipe, events, stream, train
 

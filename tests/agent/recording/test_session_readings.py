@@ -18,7 +18,7 @@ from tests.agent.training import Model, Recipe, events, stream, train
 
 
 def test_the_unscaled_norm_is_what_clip_grad_norm_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.recording.bucket.Bucket.allows", lambda _: True)  # every norm is read
+    monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda _: True)  # every norm is read
     outcome = train(Recipe(clip=0.5), watched=True, dir=tmp_path)
     rows, _ = stream(outcome.run, tmp_path)
     finite = np.isfinite(outcome.norms)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import ammeter
 from ammeter import journal
 from ammeter.journal import Entry, Journal
-from ammeter.recording.budget import PRESETS
+from ammeter.recording.schedule.budget import PRESETS
 from ammeter.shipper.packing import build_payload, count_fitting
 from ammeter.wire import codec
 from ammeter.wire import frames as wire

@@ -12,7 +12,7 @@ import torch
 from ammeter.probes.gradients.columns import FLOAT32_MAX, fill
 from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, emit_spectrum
 from ammeter.probes.gradients.reading import GradientReader, GradientReading, Indices
-from ammeter.recording.bucket import clocks, cost_since
+from ammeter.recording.schedule.bucket import clocks, cost_since
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import optimizer_steps, patch

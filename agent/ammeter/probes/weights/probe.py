@@ -17,8 +17,8 @@ import torch
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.updates import Part, Updates
-from ammeter.recording.bucket import Cost, clocks, cost_since
 from ammeter.recording.scaler_updates import skipped_in
+from ammeter.recording.schedule.bucket import Cost, clocks, cost_since
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import optimizer_steps
 from ammeter.torch_hooks.closures import closure_in

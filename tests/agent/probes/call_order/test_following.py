@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from ammeter import probes
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.user import User
-from ammeter.recording.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS
+from ammeter.recording.schedule.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS
 from tests.agent.training import Seen, watching
 
 BEGINS = FIRST_STRETCH_STEPS + 23

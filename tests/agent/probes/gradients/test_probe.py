@@ -20,7 +20,7 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def _every_norm_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ammeter.recording.bucket.Bucket.allows", lambda _: True)
+    monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda _: True)
 
 
 def _network(seed: int = 0) -> torch.nn.Module:
@@ -218,7 +218,7 @@ def test_a_clip_of_scaled_gradients_is_read_unscaled_from_the_first_row_on(tmp_p
 
 def test_a_norm_is_of_all_that_stepped_or_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter([True, False] * 1000)
-    monkeypatch.setattr("ammeter.recording.bucket.Bucket.allows", lambda _: next(turns))
+    monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda _: next(turns))
     models = [_network(0), _network(1)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
     run, own = ammeter.watch(models, optimizers, dir=tmp_path), Norms()

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import ammeter
 from ammeter.probes.kernels import probe
 from ammeter.probes.kernels.census import Census
-from ammeter.recording.bucket import UNLIMITED_SHARE
-from ammeter.recording.budget import PRESETS
+from ammeter.recording.schedule.bucket import UNLIMITED_SHARE
+from ammeter.recording.schedule.budget import PRESETS
 from ammeter.wire.columns import measured
 from tests.agent.networks import NETWORKS, Network, normal, train
 from tests.agent.probes.kernels.networks import fallbacks, linear, of

@@ -10,7 +10,7 @@ import torch
 
 import ammeter
 from ammeter.recording import budget as schedule
-from ammeter.recording.bucket import Bucket
+from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.frames import Steps
 from tests.agent.training import Model, Recipe, events, stream, train
 

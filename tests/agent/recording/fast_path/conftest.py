@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ammeter.recording import attention
-from ammeter.recording.attention import Attention
-from ammeter.recording.bucket import Bucket
-from ammeter.recording.budget import Governor
 from ammeter.recording.fast_path.callbacks import Callbacks
+from ammeter.recording.schedule.attention import Attention
+from ammeter.recording.schedule.bucket import Bucket
+from ammeter.recording.schedule.budget import Governor
 from tests.agent.recording.fast_path.programs import FULL_STEPS, Program
 
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter.recording.attention import STRETCH_STEPS
 from ammeter.recording.fast_path import FastPath, buffer
+from ammeter.recording.schedule.attention import STRETCH_STEPS
 from tests.agent.recording.fast_path.programs import BAD, FULL_STEPS, Program, bits, measured
 from tests.agent.training import Recipe, events, stream, train
 

@@ -40,6 +40,10 @@ def test_an_enabled_scaler_keeps_it_silent_even_before_its_first_scale() -> None
     assert {} == findings(train(Stream().autocast().event("scaler.seen", enabled=True, device="cpu", scale=65536.0)))
 
 
+def test_a_scaler_of_the_programs_own_keeps_it_silent() -> None:
+    assert {} == findings(train(Stream().autocast().event("scaler.seen", enabled=True, scale=1024.0, own=True)))
+
+
 def test_a_scaler_that_comes_later_ends_it() -> None:
     assert not found(train(Stream().autocast()).good(65536)).active
 

@@ -9,8 +9,8 @@ import torch
 
 import ammeter
 from ammeter.recording import attention
-from ammeter.recording.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS, Attention
-from ammeter.recording.budget import Governor
+from ammeter.recording.schedule.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS, Attention
+from ammeter.recording.schedule.budget import Governor
 from tests.agent.healthy_programs import HEALTHY, Program
 from tests.agent.training import events, stream
 

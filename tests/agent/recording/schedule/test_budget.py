@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from ammeter.recording.bucket import Bucket, Cost, Need
-from ammeter.recording.budget import Governor
-from ammeter.recording.norm_schedule import PAIR_INTERVAL
+from ammeter.recording.schedule.bucket import Bucket, Cost, Need
+from ammeter.recording.schedule.budget import Governor
+from ammeter.recording.schedule.norm_schedule import PAIR_INTERVAL
 
 
 def _run(bucket: Bucket, steps: int, step_seconds: float, cost: float) -> float:

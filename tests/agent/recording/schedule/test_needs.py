@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ammeter.recording.budget import NEEDS, READINGS
+from ammeter.recording.schedule.budget import NEEDS, READINGS
 from ammeter.verdicts.not_judged import VERDICTS
 
 KIND = {

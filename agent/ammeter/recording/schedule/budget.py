@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ammeter.recording.attention import Attention
-from ammeter.recording.bucket import UNLIMITED_SHARE, Bucket, Cost, Need
-from ammeter.recording.norm_schedule import NormSchedule
+from ammeter.recording.schedule.attention import Attention
+from ammeter.recording.schedule.bucket import UNLIMITED_SHARE, Bucket, Cost, Need
+from ammeter.recording.schedule.norm_schedule import NormSchedule
 
 MIN_READING_SHARE = 0.15
 """Minimum share of the budget for readings when the fixed cost uses up the rest: a run of tiny steps must be read,

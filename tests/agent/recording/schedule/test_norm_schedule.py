@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ammeter.recording.norm_schedule import (
+from ammeter.recording.schedule.norm_schedule import (
     MIN_JUMP_INTERVAL_STEPS,
     MIN_SPECTRUM_INTERVAL_STEPS,
     NormSchedule,

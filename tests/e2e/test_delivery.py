@@ -19,6 +19,7 @@ import pytest
 from ammeter import journal
 from ammeter.wire import columns
 from ammeter.wire import frames as wire
+from tests.e2e import stored
 from tests.e2e.processes import Collector, Proxy, Training, last_words, slowness, wait_for
 from tests.parts import need
 
@@ -28,7 +29,7 @@ ENDLESS = 100_000
 OUTAGE_STEPS = 60
 """Steps of the training while the collector is of no use, and as many after that."""
 
-Deliveries = list[tuple[Collector, Training]]
+Deliveries = list[tuple[Collector, Training, stored.Rows]]
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +60,13 @@ def deliveries(collector: Collector) -> Iterator[Deliveries]:
     """Trainings that were delivered. Their shippers wait some seconds for late streams, all of them at once."""
     delivered: Deliveries = []
     yield delivered
-    for receiver, training in delivered:
-        _has_left(receiver, training)
+    for receiver, training, rows in delivered:
+        _has_left(training)
+        assert receiver.rows(training.run) == rows
 
 
-def _has_left(collector: Collector, training: Training) -> None:
+def _has_left(training: Training) -> None:
     wait_for(lambda: not training.shippers(), "the shipper has left", lambda: _shipper_log(training))
-    assert collector.rows(training.run) == training.written()
 
 
 def _delivered_whole(collector: Collector, training: Training, deliveries: Deliveries) -> None:
@@ -75,7 +76,7 @@ def _delivered_whole(collector: Collector, training: Training, deliveries: Deliv
         "the collector has what the journal has",
         lambda: f"{_steps(collector, training)}\n{collector.log()}\n{_shipper_log(training)}",
     )
-    deliveries.append((collector, training))
+    deliveries.append((collector, training, training.written()))
 
 
 def _steps(collector: Collector, training: Training) -> str:

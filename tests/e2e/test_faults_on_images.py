@@ -21,6 +21,7 @@ OTHER_PLACES = {
     "misaligned-matmul": {"module": f"{MIDDLE}.mlp"},
     "half-master-weights": {"tensor": "stem.weight"},
     "masked-row-nan": {"module": "pool.softmax"},
+    "diverged": {"severity": "ticket"},  # its normalisation bounds the loss, which rises and does not explode
 }
 KEPT = {"checkpoint-incomplete"}
 LONG = {"lopsided-step": 150, "gradient-spike": 120, "stagnation": 240}

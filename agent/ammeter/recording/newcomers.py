@@ -1,7 +1,8 @@
 """Optimizers that the program builds during a run: each is watched from its first use on.
 
 Its construction is observed, so that its first use is known whichever call that is: loading a state, zero_grad(),
-unscale_() or step(). An optimizer that existed before watch() and was not passed to it stays unwatched.
+unscale_() or step(). An optimizer that existed before watch() and was not passed to it stays unwatched, and so does one
+that steps inside backward(), such as one per parameter in a hook: a step of the training is a step after backward().
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Newcomers:
         watched = self._session.watched
         if optimizer in watched.optimizers:
             return True
-        if not isinstance(optimizer, torch.optim.Optimizer) or optimizer in self._refused:
+        if not isinstance(optimizer, torch.optim.Optimizer) or optimizer in self._refused or patch.inside_backward():
             return False
         line = self._built.pop(optimizer, None)
         if line is None and self.find_models is None:
@@ -77,6 +78,8 @@ class Newcomers:
 
     def _optimizer_built(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         """Stores a new optimizer, and leaves the fast path, on which only the first step of one is observed."""
+        if patch.inside_backward():
+            return
         self._built[args[0]] = call_site.line()
         self._session.fast_path.leave(is_odd=True)
         self._session.fast_path.avoid(FULL_STEPS_AFTER_FAULT)

@@ -45,6 +45,11 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"op": "mm", "module": "head", "dtypes": ["float16", "float32"]},
         "mm in head received float16",
     ),
+    "usage.no_gradients": ({"optimizer": "SGD", "reason": "replaced"}, "SGD has parameters that are not the model's"),
+    "usage.not_as_asked": (
+        {"asked": "float16", "ran": "float32"},
+        "float16 was asked for, but the loss is computed in float32",
+    ),
     "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR advanced 1 time of 9"),
     "usage.lopsided_step": (
         {"skipped": ["SGD of a"], "applied": ["SGD of b"]},

@@ -67,23 +67,23 @@ def nothing_is_scaled_by_an_unknown_scaler(folder: Path) -> None:
 
 def another_optimizer_steps(folder: Path) -> None:
     model, optimizer, _ = made()
+    other = torch.optim.AdamW(model.parameters())
     run = ammeter.watch(model, optimizer, dir=folder)
-    anew = torch.optim.AdamW(model.parameters())
     for _ in range(4):
-        anew.zero_grad()
+        other.zero_grad()
         loss(model).backward()
-        anew.step()
+        other.step()
     run.close()
 
 
 def another_optimizer_steps_by_the_scaler(folder: Path) -> None:
     model, optimizer, scaler = made()
+    other = torch.optim.AdamW(model.parameters())
     run = ammeter.watch(model, optimizer, scaler, dir=folder)
-    anew = torch.optim.AdamW(model.parameters())
     for _ in range(4):
-        anew.zero_grad()
+        other.zero_grad()
         scaler.scale(loss(model)).backward()
-        scaler.step(anew)
+        scaler.step(other)
         scaler.update()
     run.close()
 

@@ -82,8 +82,8 @@ def test_it_is_told_once_and_a_scaler_that_is_then_rebuilt_is_listed_inside() ->
     )
 
 
-def build() -> tuple[Any, Any, Any]:
-    return *small(), torch.amp.GradScaler("cpu", init_scale=64.0)
+def build(scale: float = 64.0) -> tuple[Any, Any, Any]:
+    return *small(), torch.amp.GradScaler("cpu", init_scale=scale)
 
 
 @pytest.mark.parametrize("kept", ["kept", "not kept", "loaded"])
@@ -92,7 +92,7 @@ def test_a_real_resume_is_found_with_what_its_checkpoint_holds(kept: str, tmp_pa
     train(model, optimizer, scaler)
     parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(parts | ({} if kept == "not kept" else {"scaler": scaler.state_dict()}), tmp_path / "last.pt")
-    model, optimizer, scaler = build()
+    model, optimizer, scaler = build(128.0)
     with watching(tmp_path / "journal", model, optimizer, scaler) as seen:
         saved = torch.load(tmp_path / "last.pt")
         model.load_state_dict(saved["model"])

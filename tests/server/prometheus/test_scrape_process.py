@@ -17,9 +17,12 @@ from ammeter_server.prometheus.scrape_process import ScrapeError, ScrapeProcess
 from tests.e2e.processes import Collector
 from tests.server.feeding import Stream, serving, train, wait_until
 
+SHARED_PARTS = (b"fork_server", b"postgres", b"chrom")
+"""In the command lines of processes that all tests of a worker share."""
+
 
 def children(process: int) -> list[int]:
-    """Processes that it has started and that are not gone, without the fork server of the tests themselves."""
+    """Returns the living processes that a process has started, without those that all tests share."""
     found = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -27,7 +30,8 @@ def children(process: int) -> list[int]:
             command = place.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(parent) == process and state != "Z" and b"fork_server" not in command:
+        is_shared = any(part in command for part in SHARED_PARTS)
+        if int(parent) == process and state != "Z" and not is_shared:
             found.append(int(place.parent.name))
     return found
 

@@ -31,7 +31,7 @@ def seen(scaling: Scaling, folder: Path) -> list[dict[str, Any]]:
     with watching(folder, model, optimizer) as watched:
         for _ in range(4):
             optimizer.zero_grad()
-            scaling(model(torch.randn(8, 12)).square().mean()).backward()
+            scaling(model(torch.randn(8, 12)).square().mean()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return [event.data for event in events(stream(watched.run, folder)[1], "scaler.seen")]
 

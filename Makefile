@@ -48,8 +48,9 @@ lock: install
 parts:
 	@sh tests/parts.sh
 
+# One worker more than cores: some tests wait for the intervals of Alertmanager or Prometheus.
 test: install parts
-	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # docker-compose.yml with real containers: builds the images, brings the services up, and looks at them.
 containers: install

@@ -71,7 +71,7 @@ def test_the_restored_parts_are_events_of_the_first_step(tmp_path: Path) -> None
     assert (str(tmp_path / "kept" / "run.pt"), True) == (data["checkpoint"]["path"], data["checkpoint"]["fits"])
     assert ({"float32": 35}, {"float32": 35}) == (data["optimizer"]["saved"], data["optimizer"]["state"])
     assert 2.0**14 == data["scaler"]["scale"]
-    assert "test_observer.py" in data["model"]["caller"]
+    assert "resumed_run.py" in data["model"]["caller"]
 
 
 def test_an_optimizer_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_optimizer_that_is_built_anew_after_the_load_is_named_with_the_line(t
             parts.step()
     finding = seen.findings()["resume-mismatch"]
     assert "into an optimizer that does not step" in finding.cause
-    assert "test_observer.py:" in finding.cause
+    assert "resumed_run.py:" in finding.cause
 
 
 def test_a_scaler_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_scaler_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_p
             parts.step()
     finding = seen.findings()["scaler-not-restored"]
     assert "another GradScaler loaded the state (at " in finding.cause
-    assert "test_observer.py:" in finding.cause
+    assert "resumed_run.py:" in finding.cause
 
 
 def test_a_scaler_that_starts_at_the_scale_of_the_checkpoint_is_silent(tmp_path: Path) -> None:

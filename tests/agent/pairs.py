@@ -9,7 +9,8 @@ from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.verdicts.framework.run_history import LifeReader, RunHistory
-from tests.agent.streams import Stream, views
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import views
 
 CONFIG = {"lr": 0.001, "batch": 8, "seed": 0, "model": {"width": 64}}
 

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ammeter.wire.frames import Hello
-from tests.agent.streams import Stream, broken, healthy, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.streams import broken, healthy
 
 GPU = {"torch": "2.13.0", "device": "NVIDIA H200", "cuda": "12.8", "capability": "9.0", "dtypes": "float32"}
 GIB = 2.0**30

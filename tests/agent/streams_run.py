@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.agent.streams import SECOND, Stream, broken, healthy, warm
+from tests.agent.stream_builder import SECOND, Stream, warm
+from tests.agent.streams import broken, healthy
 
 
 @broken

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.agent.streams import Stream, broken, healthy, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.streams import broken, healthy
 
 
 @healthy

@@ -8,7 +8,8 @@ import numpy as np
 
 from ammeter.wire.columns import ABSENT
 from ammeter.wire.frames import Tensor
-from tests.agent.streams import TENSORS, Stream, broken, healthy, warm
+from tests.agent.stream_builder import TENSORS, Stream, warm
+from tests.agent.streams import broken, healthy
 
 
 def saved(stream: Stream, path: str, **contents: Any) -> Stream:

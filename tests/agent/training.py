@@ -17,7 +17,7 @@ from ammeter import journal
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.columns import ABSENT, View, join, view
 from ammeter.wire.frames import Event, Hello, Schema, Steps
-from tests.agent import streams
+from tests.agent import stream_builder, stream_judgement
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -169,9 +169,9 @@ class Seen:
 
     def findings(self) -> dict[str, Finding]:
         """What the verdicts conclude from it, by id."""
-        written = streams.Stream()
+        written = stream_builder.Stream()
         written.frames = stream(self.run, self.folder)[1]
-        return streams.findings(written)
+        return stream_judgement.findings(written)
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Every mistake that was told: name without 'usage.' -> data of the first time."""

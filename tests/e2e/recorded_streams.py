@@ -21,7 +21,7 @@ from ammeter.shipper.packing import build_payload
 from ammeter.wire import columns, frames
 from ammeter.wire.frames import Batch, Event, Hello, Schema, Steps
 from ammeter_server.db import Connection
-from tests.agent.streams import Stream, warm
+from tests.agent.stream_builder import Stream, warm
 from tests.e2e import stored
 
 PROJECT = "sixteen"

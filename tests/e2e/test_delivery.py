@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +17,9 @@ import pytest
 from ammeter import journal
 from ammeter.wire import columns
 from ammeter.wire import frames as wire
-from tests.e2e import stored
-from tests.e2e.processes import Collector, Proxy, Training, last_words, slowness, wait_for
+from tests.e2e.delivery import Deliveries, delivered_whole, found_lost, has_left, run_in_state, shipper_log
+from tests.e2e.processes import Collector, Proxy, wait_for
+from tests.e2e.training_process import Training
 from tests.parts import need
 
 pytestmark = pytest.mark.long
@@ -28,8 +27,6 @@ pytestmark = pytest.mark.long
 ENDLESS = 100_000
 OUTAGE_STEPS = 60
 """Steps of the training while the collector is of no use, and as many after that."""
-
-Deliveries = list[tuple[Collector, Training, stored.Rows]]
 
 
 @pytest.fixture(scope="module")
@@ -61,32 +58,8 @@ def deliveries(collector: Collector) -> Iterator[Deliveries]:
     delivered: Deliveries = []
     yield delivered
     for receiver, training, rows in delivered:
-        _has_left(training)
+        has_left(training)
         assert receiver.rows(training.run) == rows
-
-
-def _has_left(training: Training) -> None:
-    wait_for(lambda: not training.shippers(), "the shipper has left", lambda: _shipper_log(training))
-
-
-def _delivered_whole(collector: Collector, training: Training, deliveries: Deliveries) -> None:
-    """What the collector holds is what the journal holds: every row, bit by bit, once, in order."""
-    wait_for(
-        lambda: collector.rows(training.run) == training.written(),
-        "the collector has what the journal has",
-        lambda: f"{_steps(collector, training)}\n{collector.log()}\n{_shipper_log(training)}",
-    )
-    deliveries.append((collector, training, training.written()))
-
-
-def _steps(collector: Collector, training: Training) -> str:
-    have = {stream: [step for step, _ in rows] for stream, rows in collector.rows(training.run).items()}
-    return f"collector: {have}; journal: {[len(rows) for rows in training.written().values()]} rows"
-
-
-def _shipper_log(training: Training) -> str:
-    path = training.journals / training.run / "shipper.log"
-    return path.read_text() if path.exists() else "no shipper.log"
 
 
 def test_a_run_that_ends_is_delivered_whole_and_ended(
@@ -94,10 +67,10 @@ def test_a_run_that_ends_is_delivered_whole_and_ended(
 ) -> None:
     training = Training(tmp_path, collector.url, 40, 0.005, 8)
     assert 40 == training.wait()
-    _delivered_whole(collector, training, deliveries)
+    delivered_whole(collector, training, deliveries)
     (rows,) = training.written().values()
     assert list(range(40)) == [step for step, _ in rows]
-    run = wait_for(lambda: _run_in_state(collector, training, "ended"), "the run has ended")
+    run = wait_for(lambda: run_in_state(collector, training, "ended"), "the run has ended")
     assert (40, 39) == (run["counters"]["applied"], run["last_step"])
     assert "" == training.errors()
 
@@ -118,35 +91,8 @@ def test_kill_9_of_the_trainer_at_random_moments_loses_and_doubles_nothing(
             training.kill()
             deaths.append(time.time())
         for training, died in zip(trainings, deaths, strict=True):
-            _found_lost(collector, training, died)
-            _delivered_whole(collector, training, deliveries)
-
-
-def _found_lost(collector: Collector, training: Training, died: float) -> None:
-    """run-lost opened within 5 seconds after the death, and names the last step."""
-    incident = wait_for(lambda: _incident(collector, training, "run-lost"), "run-lost is open", collector.log)
-    assert datetime.fromisoformat(incident["opened"]).timestamp() - died < 5 * slowness()
-    (rows,) = training.written().values()
-    last = rows[-1][0] if rows else -1
-    assert last == incident["last_step"]
-    assert "open" == incident["state"]
-    assert last < 0 or f"last recorded step is {last}" in incident["cause"]
-    bye = last_words(training)
-    assert bye is not None
-    assert ("lost", last) == (bye.reason, bye.step)
-
-
-def _run_in_state(collector: Collector, training: Training, state: str) -> dict[str, Any] | None:
-    found: dict[str, Any] = collector.ask(f"/api/v1/runs/{training.run}")
-    return found if found["state"] == state else None
-
-
-def _incident(collector: Collector, training: Training, verdict: str) -> dict[str, Any] | None:
-    try:
-        found = collector.ask(f"/api/v1/runs/{training.run}/incidents")["items"]
-    except OSError:  # the run is not known yet
-        return None
-    return next((incident for incident in found if incident["verdict"] == verdict), None)
+            found_lost(collector, training, died)
+            delivered_whole(collector, training, deliveries)
 
 
 def test_a_trainer_that_is_pid_1_of_its_namespace_is_delivered_whole_with_its_bye(
@@ -158,7 +104,7 @@ def test_a_trainer_that_is_pid_1_of_its_namespace_is_delivered_whole_with_its_by
     (written,) = training.written().values()
     assert 60 == len(written)
     assert collector.rows(training.run) == training.written()
-    wait_for(lambda: _run_in_state(collector, training, "ended"), "the run has ended by its own goodbye")
+    wait_for(lambda: run_in_state(collector, training, "ended"), "the run has ended by its own goodbye")
 
 
 @dataclass(frozen=True)
@@ -245,7 +191,7 @@ def test_a_collector_that_is_of_no_use_for_a_while_costs_nothing_but_time(
     kind: str | int, outages: dict[str | int, Future[Outage]], deliveries: Deliveries
 ) -> None:
     outage = outages[kind].result()
-    _delivered_whole(outage.collector, outage.training, deliveries)
+    delivered_whole(outage.collector, outage.training, deliveries)
     _no_trace_in_the_step_times(outage.training, outage.began, outage.ended)
     assert outage.steps == _written(outage.training)
 
@@ -276,7 +222,7 @@ def test_a_poison_frame_is_declared_and_everything_else_arrives(
     proxy.refuse = poison
     training = Training(tmp_path, proxy.url, 80, 0.005, 8)
     assert 80 == training.wait()
-    wait_for(lambda: not training.shippers(), "the shipper has left", lambda: _shipper_log(training))
+    wait_for(lambda: not training.shippers(), "the shipper has left", lambda: shipper_log(training))
     (stream,) = collector.rows(training.run).values()
     (written,) = training.written().values()
     assert [row for row in written if row[0] != 33] == stream
@@ -303,7 +249,7 @@ def test_a_database_restored_from_an_older_copy_gets_the_rest_again(
         shutil.copy(path, collector.database.parent)
     collector.start()
     steps = training.finish()
-    _delivered_whole(collector, training, deliveries)
+    delivered_whole(collector, training, deliveries)
     assert steps == len(*collector.rows(training.run).values())
     assert {} == collector.ask(f"/api/v1/runs/{training.run}")["lost"]
 

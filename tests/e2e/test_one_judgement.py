@@ -36,7 +36,9 @@ from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge
 from tests import forked
 from tests.agent.report.reporting import written
-from tests.agent.streams import BROKEN, HEALTHY, Stream, views
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import views
+from tests.agent.streams import BROKEN, HEALTHY
 from tests.agent.verdicts.test_all import chaos
 from tests.server.feeding import serving
 

@@ -12,7 +12,9 @@ from ammeter.report.run_summary import COUNTS, summary_of
 from ammeter.report.stream_summary import StreamSummary
 from ammeter.wire.frames import Lost
 from tests.agent import streams_kernels  # noqa: F401 - registers its streams
-from tests.agent.streams import BROKEN, HEALTHY, Stream, views, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import views
+from tests.agent.streams import BROKEN, HEALTHY
 
 STREAMS = {**HEALTHY, **BROKEN}
 

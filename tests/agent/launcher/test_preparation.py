@@ -9,7 +9,8 @@ import pytest
 from ammeter.wire.frames import Event
 from tests.agent.launching import launch
 from tests.agent.programs import Ended, Program
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,8 @@ from ammeter.preparation import observer as module
 from ammeter.preparation.notes import MAX_NOTES, MODEL, OPTIMIZER, SCALER, SCHEDULER
 from ammeter.preparation.observer import observer
 from ammeter.torch_hooks import patch
-from tests.agent.training import Seen, watching
+from tests.agent.preparation.resumed_run import ALL, Parts, resumed, saved
+from tests.agent.training import watching
 
 
 @pytest.fixture(autouse=True)
@@ -25,58 +26,6 @@ def _noted() -> Iterator[None]:
     yield
     observer.stop()
     observer.error = ""
-
-
-class Parts:
-    """What a program trains, and one step of it."""
-
-    def __init__(self, *, momentum: float = 0.9, **options: Any) -> None:
-        torch.manual_seed(0)
-        self.model = torch.nn.Linear(6, 5)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), **{"lr": 0.01, "momentum": momentum, **options})
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2)
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
-
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = self.model(torch.randn(3, 6)).square().mean()
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.scheduler.step()
-
-    def state(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in vars(self).items()}
-
-    def load(self, state: dict[str, Any], *names: str) -> None:
-        for name in names:
-            vars(self)[name].load_state_dict(state[name])
-
-
-ALL = ("model", "optimizer", "scaler", "scheduler")
-
-
-def saved(path: Path, **options: Any) -> Path:
-    """A checkpoint of a run that is not watched, in a private folder."""
-    parts = Parts(**options)
-    for _ in range(5):
-        parts.step()
-    path.mkdir(mode=0o700, exist_ok=True)
-    torch.save(parts.state(), path / "run.pt")
-    observer.take()
-    return path / "run.pt"
-
-
-def resumed(path: Path, folder: Path, *names: str, steps: int = 3, **options: Any) -> Seen:
-    """A program that loads these parts before it is watched."""
-    state = torch.load(path, weights_only=True)
-    parts = Parts(**options)
-    parts.load(state, *names)
-    with watching(folder, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(steps):
-            parts.step()
-    return seen
 
 
 @pytest.mark.parametrize(
@@ -122,7 +71,7 @@ def test_the_restored_parts_are_events_of_the_first_step(tmp_path: Path) -> None
     assert (str(tmp_path / "kept" / "run.pt"), True) == (data["checkpoint"]["path"], data["checkpoint"]["fits"])
     assert ({"float32": 35}, {"float32": 35}) == (data["optimizer"]["saved"], data["optimizer"]["state"])
     assert 2.0**14 == data["scaler"]["scale"]
-    assert "test_observer.py" in data["model"]["caller"]
+    assert "resumed_run.py" in data["model"]["caller"]
 
 
 def test_an_optimizer_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_path: Path) -> None:
@@ -136,7 +85,7 @@ def test_an_optimizer_that_is_built_anew_after_the_load_is_named_with_the_line(t
             parts.step()
     finding = seen.findings()["resume-mismatch"]
     assert "into an optimizer that does not step" in finding.cause
-    assert "test_observer.py:" in finding.cause
+    assert "resumed_run.py:" in finding.cause
 
 
 def test_a_scaler_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_path: Path) -> None:
@@ -149,7 +98,7 @@ def test_a_scaler_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_p
             parts.step()
     finding = seen.findings()["scaler-not-restored"]
     assert "another GradScaler loaded the state (at " in finding.cause
-    assert "test_observer.py:" in finding.cause
+    assert "resumed_run.py:" in finding.cause
 
 
 def test_a_scaler_that_starts_at_the_scale_of_the_checkpoint_is_silent(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from ammeter.wire.frames import Event, Hello
 from ammeter.wire.ranks import merged
 from tests import ranks
 from tests.agent import programs
-from tests.agent.distributed_ranks import BAD_STEP, PLANS, STEPS, Plan, run_id
-from tests.agent.streams import views
+from tests.agent.distributed_plans import PLANS, Plan
+from tests.agent.distributed_ranks import BAD_STEP, STEPS, run_id
+from tests.agent.stream_judgement import views
 
 pytestmark = pytest.mark.long
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ammeter.redaction import Redactor
-from tests.agent.secret_samples import INNOCENT
+from tests.agent.innocent_samples import INNOCENT
 
 ADDRESSES = "IPPublicDetector"
 """Its pattern is that of public IP addresses: hosts and addresses of a cluster are sent, and documented as such."""

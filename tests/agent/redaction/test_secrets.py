@@ -18,12 +18,14 @@ from ammeter.wire import codec
 from ammeter.wire.frames import Hello
 from tests.agent import programs
 from tests.agent.collector_double import collector_double
-from tests.agent.secret_samples import INNOCENT, secrets
+from tests.agent.innocent_samples import INNOCENT
+from tests.agent.secret_samples import secrets
 from tests.agent.training import stream
 from tests.house import tree
 
 TELLS_EVERYTHING = """
-from tests.agent.secret_samples import INNOCENT, secrets
+from tests.agent.secret_samples import secrets
+from tests.agent.innocent_samples import INNOCENT
 
 samples = secrets()
 texts = [sample.text for sample in samples]

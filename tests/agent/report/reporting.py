@@ -13,7 +13,7 @@ import pytest
 from ammeter.__main__ import main
 from ammeter.journal import Journal
 from ammeter.wire.frames import Hello
-from tests.agent.streams import Stream
+from tests.agent.stream_builder import Stream
 
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
 

@@ -17,7 +17,7 @@ from ammeter.report import diagnosis, overhead, run_summary
 from ammeter.report.stream_summary import StreamSummary
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Hello
-from tests.agent.streams import Stream
+from tests.agent.stream_builder import Stream
 from tests.agent.training import Recipe, stream, train
 
 START = 0.02

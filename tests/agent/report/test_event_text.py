@@ -12,7 +12,8 @@ from ammeter.report.event_text import checkpoint, sentence
 from ammeter.report.run_summary import seen_in
 from ammeter.report.stream_summary import StreamSummary
 from ammeter.wire.frames import Event
-from tests.agent.streams import Stream, views
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import views
 
 DOCUMENTED = re.findall(
     r"^\| `(\w+\.\w+)` \|", (Path(__file__).parents[3] / "docs" / "events.md").read_text(), re.MULTILINE

@@ -13,7 +13,8 @@ from ammeter.wire.frames import Event, Hello, Lost
 from ammeter.wire.printable import INVISIBLE_BREAK
 from tests.agent import streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.report.reporting import RUN, as_json, written
-from tests.agent.streams import BROKEN, Stream, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.streams import BROKEN
 
 
 def test_numbers_that_are_not_finite_are_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from ammeter.__main__ import main
 from ammeter.recording import budget as schedule
 from tests.agent.report.reporting import written
-from tests.agent.streams import BROKEN, Stream, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.streams import BROKEN
 from tests.agent.training import watching
 
 Output = pytest.CaptureFixture[str]

@@ -20,7 +20,8 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Bye, Hello, Lost, Schema
 from tests.agent import streams, streams_kernels  # noqa: F401 - registers its streams
 from tests.agent.report.reporting import RUN, as_json, as_text, written
-from tests.agent.streams import BROKEN, Stream, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.streams import BROKEN
 
 
 @pytest.mark.parametrize("verdict", BROKEN)

@@ -14,7 +14,7 @@ import pytest
 from ammeter.__main__ import main
 from ammeter.journal import Journal
 from ammeter.wire.frames import Hello, Tensor
-from tests.agent.streams import SECOND, Stream
+from tests.agent.stream_builder import SECOND, Stream
 
 RUN = "5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11"
 SHARDS = [Tensor("a", (2, 3), "float32", 1), Tensor("b", (2,), "float32", 1)]

@@ -15,7 +15,8 @@ from ammeter.__main__ import main
 from ammeter.report import diagnosis
 from ammeter.wire.frames import Hello, Schema
 from tests.agent.report.reporting import as_json, as_text, written
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 
 CRITIC, MAKER = "loss@gan.py:28", "loss@gan.py:42"
 

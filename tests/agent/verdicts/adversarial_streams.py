@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ammeter.wire.columns import ABSENT
-from tests.agent.streams import Stream, warm
+from tests.agent.stream_builder import Stream, warm
 from tests.agent.streams_values import born, poisoned
 
 

@@ -16,8 +16,18 @@ from ammeter import verdicts
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.wire.columns import Floats, View
-from tests.agent import streams, streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
-from tests.agent.streams import BROKEN, HEALTHY, judged, views, warm
+from tests.agent import (  # noqa: F401 - registers its streams
+    stream_builder,
+    stream_judgement,
+    streams,
+    streams_kernels,
+    streams_run,
+    streams_scalers,
+    streams_values,
+)
+from tests.agent.stream_builder import warm
+from tests.agent.stream_judgement import judged, views
+from tests.agent.streams import BROKEN, HEALTHY
 
 for path in sorted(Path(__file__).parent.glob("*/test_*.py")):  # a verdict's own test may register its streams
     import_module(f"tests.agent.verdicts.{path.parent.name}.{path.stem}")
@@ -27,12 +37,12 @@ EVERY = {**HEALTHY, **BROKEN, "clip by hand": streams.clip_by_hand}
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_is_silent(name: str) -> None:
-    assert {} == streams.findings(HEALTHY[name]())
+    assert {} == stream_judgement.findings(HEALTHY[name]())
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_run_has_one_finding_which_is_its_cause(name: str) -> None:
-    found = explain([("stream", finding) for finding in streams.findings(BROKEN[name]()).values()])
+    found = explain([("stream", finding) for finding in stream_judgement.findings(BROKEN[name]()).values()])
     assert [name] == [cause.finding.verdict for cause in found]
 
 
@@ -58,7 +68,7 @@ def test_a_verdict_reads_the_columns_that_it_names_and_no_others(
     monkeypatch.setattr(View, "stat", noting(View.stat))
     for make in EVERY.values():
         state = verdict.state()
-        for view in streams.whole(make):
+        for view in stream_judgement.whole(make):
             state, _ = verdict.judge(state, view)
     assert set(verdict.columns) == read
 
@@ -112,7 +122,7 @@ def test_a_finding_is_told_again_only_when_it_changed(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_finding_is_plain_data_and_its_words_hold_no_leftovers(name: str) -> None:
-    for finding in streams.findings(BROKEN[name]()).values():
+    for finding in stream_judgement.findings(BROKEN[name]()).values():
         assert finding == msgspec.json.decode(msgspec.json.encode(finding), type=Finding)
         for text in (finding.title, finding.cause, finding.fix):
             assert text == " ".join(text.split())
@@ -146,7 +156,7 @@ def best_time(view: View, states: dict[str, bytes]) -> float:
 
 
 TOLD = ("loss_not_scaled", "gradients_not_unscaled", "mixed_scale", "gradients_not_reset", "lopsided_step")
-VALUES: dict[str, Callable[[streams.Stream, float], streams.Stream]] = {
+VALUES: dict[str, Callable[[stream_builder.Stream, float], stream_builder.Stream]] = {
     "poisoned": lambda stream, norm: streams_values.poisoned(stream, "embed.weight"),
     "saved": lambda stream, norm: streams_values.saved(stream, f"/runs/{norm}.pt"),
     "reading": lambda stream, norm: streams_values.reading(stream, 0.9 if norm > 0.1 else 0.2, copy=False),
@@ -159,10 +169,10 @@ VALUES: dict[str, Callable[[streams.Stream, float], streams.Stream]] = {
 
 
 @st.composite
-def chaos(draw: st.DrawFn) -> streams.Stream:
+def chaos(draw: st.DrawFn) -> stream_builder.Stream:
     """Steps of every kind in any order, at scales that jump as they like."""
-    tensors = draw(st.sampled_from((streams.TENSORS, streams_values.HALF)))
-    stream = streams.Stream(tensors, world_size=draw(st.sampled_from((1, 2))))
+    tensors = draw(st.sampled_from((stream_builder.TENSORS, streams_values.HALF)))
+    stream = stream_builder.Stream(tensors, world_size=draw(st.sampled_from((1, 2))))
     kinds = st.sampled_from(
         ("good", "full", "under", "skip", "nan", "inf", "loss", "bare", "half", "clip", "hand", *TOLD, *VALUES)
     )
@@ -173,7 +183,7 @@ def chaos(draw: st.DrawFn) -> streams.Stream:
     return stream
 
 
-def chaotic_step(stream: streams.Stream, kind: str, scale: float | None, draw: st.DrawFn) -> None:
+def chaotic_step(stream: stream_builder.Stream, kind: str, scale: float | None, draw: st.DrawFn) -> None:
     norm = float(draw(st.sampled_from((1e-6, 0.1, 1.0, 300.0))))
     if kind == "half":
         stream.autocast()

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent import streams
-from tests.agent.streams import Stream, findings, views
+from tests.agent import stream_judgement
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings, views
 from tests.agent.verdicts.adversarial_streams import (
     ADVERSARIAL,
     a_frontier_of_gradients_below_a_nan_loss,
@@ -61,7 +62,7 @@ def test_every_text_claims_only_what_was_seen_in_chaos(data: st.DataObject) -> N
 def test_the_hostile_streams_are_judged_the_same_however_they_are_cut(name: str) -> None:
     stream = ADVERSARIAL[name]()
     stream.frames = stream.frames[:400]
-    assert streams.judged(stream) == streams.judged(stream, cuts=range(len(stream.frames)))
+    assert stream_judgement.judged(stream) == stream_judgement.judged(stream, cuts=range(len(stream.frames)))
 
 
 SEEN = Finding("nonfinite-gradient", "page", 4, 5, 9, "why.", "do.", "what", evidence={})

@@ -7,7 +7,9 @@ import pytest
 from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter.wire import columns
-from tests.agent.streams import BROKEN, views, warm, whole
+from tests.agent.stream_builder import warm
+from tests.agent.stream_judgement import views, whole
+from tests.agent.streams import BROKEN
 
 WITHOUT_ROWS = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.rows]
 WITHOUT_CLOCK = [verdict for verdict in verdicts.STREAM_VERDICTS if not verdict.clock]

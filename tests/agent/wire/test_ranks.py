@@ -13,7 +13,8 @@ import pytest
 from ammeter.wire.columns import ABSENT, View, measured
 from ammeter.wire.frames import STATS, Schema, Tensor
 from ammeter.wire.ranks import Life, is_sharded, lives, merged
-from tests.agent.streams import Stream, views
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import views
 
 Array = npt.NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ammeter.verdicts.framework.placement import LifeRecord, Place, place
+from tests.server.api.live_reader import Reader
 from tests.server.api.test_histogram import measure
-from tests.server.api.test_live import Reader
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, curves, serving, train, wait_until
 

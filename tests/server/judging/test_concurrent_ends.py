@@ -5,21 +5,16 @@ On SQLite through one collector, on PostgreSQL through two.
 
 from __future__ import annotations
 
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import httpx
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import select
 
 from ammeter import verdicts
 from ammeter_server.auth import tokens
-from ammeter_server.db import Store
 from ammeter_server.db.tables import incidents, runs, streams, totals
 from ammeter_server.runs import run_chain
 from ammeter_server.runs.run_chain import successor
@@ -27,28 +22,9 @@ from ammeter_server.runs.run_ids import id_of
 from tests.server.callers import bearer, guarded
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, Stream, break_down, train, wait_until
+from tests.server.judging.shared_place import RANKS, Place, all_at_once, life, ranks
 
 HOUR = 3600 * 10**9
-RANKS = 8
-
-
-@dataclass(frozen=True)
-class Place:
-    """One database, and a client for each collector on it."""
-
-    clients: Sequence[httpx.Client]
-    store: Store
-
-    def client(self, number: int) -> httpx.Client:
-        return self.clients[number % len(self.clients)]
-
-    def rows(self, table: Any, **wanted: Any) -> list[Any]:
-        query = select(table).where(*(table.c[name] == value for name, value in wanted.items()))
-        with self.store.reading() as connection:
-            return list(connection.execute(query))
-
-    def state(self, run: str) -> str:
-        return str(self.rows(runs, id=run)[0].state)
 
 
 @pytest.fixture(scope="module")
@@ -68,33 +44,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             url = request.getfixturevalue("database")
             both = [stack.enter_context(guarded(folder, url)) for _ in range(2)]
             yield Place([place.client for place in both], both[0].store)
-
-
-def ranks(place: Place, count: int = RANKS, **said: Any) -> list[Stream]:
-    run = str(uuid.uuid4())
-    return [
-        Stream(place.client(rank), run=run, rank=rank, world_size=count, project=run, **said) for rank in range(count)
-    ]
-
-
-def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
-    """Does these in threads that begin together. Raises what one of them raised."""
-    together, wrong = threading.Barrier(len(acts)), []
-
-    def do(act: Callable[[], object]) -> None:
-        together.wait()
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - told below
-            wrong.append(error)
-
-    threads = [threading.Thread(target=do, args=(act,)) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
 
 
 def test_goodbyes_of_one_moment_end_the_run_once(place: Place) -> None:
@@ -184,13 +133,6 @@ def test_two_projects_that_use_one_run_id_at_the_same_moment_both_get_a_run(plac
 
 
 PROJECTS = ("ours", "theirs")
-
-
-def life(place: Place, run: str, began: int, number: int = 0, **said: Any) -> Stream:
-    """A process of the run that began then."""
-    stream = Stream(place.client(number), run=run, begin=began, **said)
-    train(stream, 0, 5)
-    return stream
 
 
 def ended_run(place: Place) -> str:

@@ -13,7 +13,7 @@ from selenium import webdriver
 from tests.server.browsing import appears, found, press, show, text
 from tests.server.databases import postgresql
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
-from tests.server.web.test_page_pictures import HEAT, described, drawn_in_chart
+from tests.server.web.pictures import HEAT, described, drawn_in_chart
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -53,7 +53,8 @@ def test_another_precision_has_other_numbers() -> None:
 
 def test_what_run_log_said_after_the_row_counts() -> None:
     from ammeter.verdicts.framework.run_history import LifeReader
-    from tests.agent.streams import Stream, views
+    from tests.agent.stream_builder import Stream
+    from tests.agent.stream_judgement import views
 
     def read(late: bool) -> np.typing.NDArray[np.float32]:
         stream, reading = Stream(), LifeReader()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 
 
 def clipped(limit: float, scale: float) -> Stream:

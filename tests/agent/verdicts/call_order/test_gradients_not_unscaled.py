@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ammeter.verdicts.causality import explain
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.training import Model, line_of, watching
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ammeter.verdicts.causality import explain
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.training import Model, watching
 
 NAMES = {"skipped": ["AdamW of head.weight"], "applied": ["AdamW of embed.weight"]}

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.training import Model, line_of, watching
 
 

@@ -12,7 +12,8 @@ import torch
 
 from ammeter.probes.checkpoint import exposure
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching
 

@@ -11,7 +11,8 @@ import torch
 
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
-from tests.agent.streams import SECOND, Stream, findings
+from tests.agent.stream_builder import SECOND, Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching
 

@@ -16,7 +16,8 @@ from ammeter.verdicts.dynamics.spike_episode import State
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.columns import ABSENT, View
 from ammeter.wire.frames import Schema
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_values import census
 from tests.agent.training import watching
 

@@ -12,7 +12,8 @@ import torch
 from ammeter.recording import budget as schedule
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Tensor
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_values import AVERAGED, HALF, reading
 from tests.agent.training import Seen, watching
 

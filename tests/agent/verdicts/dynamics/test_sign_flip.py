@@ -13,7 +13,8 @@ from ammeter.recording import budget as schedule
 from ammeter.verdicts.dynamics.sign_flip import FLIP_COSINE, MIN_READINGS, MIN_SUM, REFERENCE_READINGS
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.training import watching
 
 

@@ -13,7 +13,8 @@ from ammeter.verdicts.causality import explain
 from ammeter.verdicts.dynamics.stagnation import MEDIAN_LOSSES, MIN_STEPS
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.training import watching
 
 

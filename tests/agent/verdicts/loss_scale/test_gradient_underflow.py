@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 
 
 def run(

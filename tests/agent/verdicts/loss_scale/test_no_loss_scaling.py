@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 
 
 def train(stream: Stream, steps: int = 12, grid: float = 1.0, full: bool = True) -> Stream:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_values import poisoned
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Hello
-from tests.agent.streams import TENSORS, Stream, findings, warm
+from tests.agent.stream_builder import TENSORS, Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import census
 from tests.agent.training import watching
 

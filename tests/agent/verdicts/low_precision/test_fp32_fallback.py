@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import line_of, watching
 

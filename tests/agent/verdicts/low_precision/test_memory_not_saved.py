@@ -6,7 +6,8 @@ from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import pairs
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import GIB, memory
 
 

@@ -10,7 +10,8 @@ import torch
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.low_precision.misaligned_matmul import padded
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import census, fallback, on_gpu
 from tests.agent.training import watching
 

@@ -14,7 +14,9 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from tests.agent.streams import Stream, broken, findings, mistaken
+from tests.agent.stream_builder import Stream, mistaken
+from tests.agent.stream_judgement import findings
+from tests.agent.streams import broken
 from tests.agent.training import Model, line_of, watching
 
 NAME = "not-as-asked"

@@ -10,7 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import GIB, census, fallback, memory, on_gpu
 from tests.agent.training import watching
 

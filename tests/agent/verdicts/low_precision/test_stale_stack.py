@@ -9,7 +9,8 @@ import torch
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.watching import run_facts
-from tests.agent.streams import Stream, findings
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_kernels import GPU, on
 from tests.agent.training import watching
 

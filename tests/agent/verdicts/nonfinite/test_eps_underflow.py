@@ -9,7 +9,8 @@ import torch
 
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import findings, warm
+from tests.agent.stream_builder import warm
+from tests.agent.stream_judgement import findings
 from tests.agent.training import Seen, watching
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 
 
 def found(stream: Stream) -> Finding:

@@ -10,7 +10,8 @@ import torch
 
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 from tests.agent.streams_values import poisoned, saved
 from tests.agent.training import watching
 

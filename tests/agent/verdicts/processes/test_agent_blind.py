@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ammeter.wire.frames import Lost
-from tests.agent.streams import Stream, findings, warm
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
 
 
 def lost(stream: Stream, reason: str, steps: int = 0, events: int = 0) -> Stream:

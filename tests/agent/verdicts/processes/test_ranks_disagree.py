@@ -16,7 +16,8 @@ from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps, Standing, align_steps
 from ammeter.wire.frames import Hello, Schema, Tensor
-from tests.agent.streams import SECOND, TENSORS, Stream, views
+from tests.agent.stream_builder import SECOND, TENSORS, Stream
+from tests.agent.stream_judgement import views
 from tests.ranks import run as run_on_ranks
 
 Ranks = dict[int, Stream]

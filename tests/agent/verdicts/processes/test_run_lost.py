@@ -9,7 +9,8 @@ from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.columns import Tick, view
 from ammeter.wire.frames import Bye, Event, Hello
-from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
+from tests.agent.stream_builder import SECOND, Stream, warm
+from tests.agent.stream_judgement import findings, judged, views
 
 
 def tick(stream: Stream, seconds: float, alive: bool | None, offline: bool = False) -> Tick:

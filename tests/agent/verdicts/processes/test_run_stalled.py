@@ -13,7 +13,8 @@ from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.columns import Tick, view
 from ammeter.wire.frames import Bye, Hello
-from tests.agent.streams import SECOND, Stream, findings, judged, views, warm
+from tests.agent.stream_builder import SECOND, Stream, warm
+from tests.agent.stream_judgement import findings, judged, views
 from tests.agent.training import stream as journal_of
 from tests.agent.training import watching
 

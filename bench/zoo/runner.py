@@ -17,7 +17,7 @@ import torch
 import ammeter
 from ammeter import journal
 from ammeter.journal.find import find_runs
-from ammeter.recording import budget
+from ammeter.recording.schedule import budget
 from ammeter.recording.schedule.bucket import UNLIMITED_SHARE
 from ammeter.report import diagnosis
 from ammeter.wire.columns import measured, view

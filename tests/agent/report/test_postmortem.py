@@ -12,7 +12,7 @@ import torch
 from markdown_it import MarkdownIt
 
 from ammeter.__main__ import main
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from tests.agent.report.reporting import written
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.streams import BROKEN

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.frames import Steps
 from tests.agent.training import Model, Recipe, events, stream, train

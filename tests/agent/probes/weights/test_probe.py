@@ -13,7 +13,7 @@ import torch
 import torch.distributed.fsdp
 
 import ammeter
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from ammeter.wire.columns import View, measured
 from tests.agent.probes.weights.reference import MODELS, OPTIMIZERS, every_step
 from tests.agent.training import Model, Recipe, events, stream, train

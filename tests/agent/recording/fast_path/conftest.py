@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ammeter.recording import attention
 from ammeter.recording.fast_path.callbacks import Callbacks
+from ammeter.recording.schedule import attention
 from ammeter.recording.schedule.attention import Attention
 from ammeter.recording.schedule.bucket import Bucket
 from ammeter.recording.schedule.budget import Governor

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording import attention
+from ammeter.recording.schedule import attention
 from ammeter.recording.schedule.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS, Attention
 from ammeter.recording.schedule.budget import Governor
 from tests.agent.healthy_programs import HEALTHY, Program

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.wire.frames import Tensor
 from tests.agent.stream_builder import Stream

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from ammeter.verdicts.dynamics.sign_flip import FLIP_COSINE, MIN_READINGS, MIN_SUM, REFERENCE_READINGS
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent import streams_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ammeter.recording import budget as schedule
+from ammeter.recording.schedule import budget as schedule
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.dynamics.stagnation import MEDIAN_LOSSES, MIN_STEPS
 from ammeter.verdicts.framework.finding import Finding

@@ -38,6 +38,12 @@ def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that remains until all deliveries of the module are compared."""
+    return tmp_path_factory.mktemp("delivery")
+
+
+@pytest.fixture
 def disturbed_collector(tmp_path: Path) -> Iterator[Collector]:
     (tmp_path / "server").mkdir()
     started = Collector(tmp_path / "server").start()

@@ -122,6 +122,6 @@ def test_three_thousand_steps_leave_nothing_behind_but_the_journal(tmp_path: Pat
     full, grown = _census(run), _resident() - resident
     run.close()
     assert (half["files"], half["threads"]) == (full["files"], full["threads"])
-    assert full["objects"] - half["objects"] < 300
+    assert full["objects"] - half["objects"] < 1000  # an object kept per step would be 1500; a first reading makes 400
     assert grown < 4 * 2**20  # a row kept per step would be more, and so many objects
     assert 3000 == len(stream(run.id, tmp_path)[0])

@@ -121,7 +121,7 @@ def warm(steps: int = 40, scale: float | None = 65536.0) -> Stream:
 
 
 def mistaken(event: str, **data: Any) -> Stream:
-    """A run that goes on after a mistake in the order of calls was told."""
+    """A run that continues after a reported mistake in the order of calls."""
     stream = warm(10).event(f"usage.{event}", caller="loop/train.py:120", optimizer="SGD", **data)
     for _ in range(30):
         stream.good(65536)

@@ -81,11 +81,11 @@ def _forked_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_whole_checkpoint_passes_and_is_counted_in_the_report(
     restored: tuple[Path, Outcome, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, outcome, told = restored
+    folder, outcome, actions = restored
     assert [("passed", str(folder / "4.pt"), 4)] == [
-        (data["outcome"], data["path"], data["saved_step"]) for data in told
+        (data["outcome"], data["path"], data["saved_step"]) for data in actions
     ]
-    assert told[0]["seconds"] > 0
+    assert actions[0]["seconds"] > 0
     summary = diagnosis.diagnose(folder / "runs" / outcome.run).as_json()["summary"]
     assert {"passed": 1} == summary["checkpoint_restores"]
     command.main([str(folder / "runs" / outcome.run)])
@@ -110,10 +110,10 @@ def test_stop_goes_back_to_one_that_was_read_back(tmp_path: Path) -> None:
         spoil(*args)
         save(*args)
 
-    outcome, told = run(tmp_path / "runs", before, steps=60, others=[guards.Stop()])
-    assert ["passed", "failed"] == [data["outcome"] for data in told]
-    assert "1 of" in told[1]["reason"]
-    assert "model.last.bias first" in told[1]["reason"]
+    outcome, actions = run(tmp_path / "runs", before, steps=60, others=[guards.Stop()])
+    assert ["passed", "failed"] == [data["outcome"] for data in actions]
+    assert "1 of" in actions[1]["reason"]
+    assert "model.last.bias first" in actions[1]["reason"]
     assert isinstance(outcome.raised, ammeter.Stopped)
     assert str(tmp_path / "4.pt") == outcome.raised.checkpoint
 
@@ -181,9 +181,9 @@ class Program:
 
 def test_a_file_that_holds_a_program_is_not_run(tmp_path: Path) -> None:
     torch.save({"model": Program()}, tmp_path / "it.pt")
-    told = restore_check.restore(tmp_path / "it.pt", 1000)
-    assert "failed" == told["outcome"]
-    assert "weights_only=True does not load it" in told["reason"]
+    result = restore_check.restore(tmp_path / "it.pt", 1000)
+    assert "failed" == result["outcome"]
+    assert "weights_only=True does not load it" in result["reason"]
 
 
 SAVED: dict[str, Any] = {
@@ -213,9 +213,9 @@ READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents
 def test_what_was_read_is_held_against_what_was_saved(
     saved: dict[str, Any], found: dict[str, Any], outcome: str, reason: str
 ) -> None:
-    told = restore_check.compare({**READ, **found}, {**SAVED, **saved})
-    assert outcome == told["outcome"]
-    assert reason in told["reason"]
+    result = restore_check.compare({**READ, **found}, {**SAVED, **saved})
+    assert outcome == result["outcome"]
+    assert reason in result["reason"]
 
 
 @pytest.mark.usefixtures("_forked_reader")

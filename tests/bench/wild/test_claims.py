@@ -47,9 +47,9 @@ FALSE = {
 }
 
 
-@pytest.mark.parametrize("said", TRUE)
-def test_true_statements_stand(said: dict[str, Any]) -> None:
-    assert [] == wrong_statements(said, TRUTH, steps=True)
+@pytest.mark.parametrize("statement", TRUE)
+def test_true_statements_stand(statement: dict[str, Any]) -> None:
+    assert [] == wrong_statements(statement, TRUTH, steps=True)
 
 
 @pytest.mark.parametrize("wrong", FALSE)

@@ -1,4 +1,4 @@
-"""Mutants: each changes a healthy program in one way, keeps its lines and is told apart by the oracle."""
+"""Mutants: each changes a healthy program in one way, keeps its lines and changes the numbers of the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of what is told while a run goes on."""
+"""Reads the updates of a live run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.feeding import curves
 
 @dataclass
 class Reader:
-    """Who is told: what came so far, and the id to go on with."""
+    """The updates received so far, and the id to continue from."""
 
     id: str | None = None
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -39,10 +39,10 @@ class Reader:
                 if enough():
                     return
 
-    def take(self, told: dict[str, Any]) -> None:
+    def take(self, update: dict[str, Any]) -> None:
         self.messages += 1
-        self.runs += [told["run"]] if told["run"] else []
-        self.incidents += [told["incidents"]] if told["incidents"] is not None else []
-        self.events += [event["id"] for event in told["events"]]
-        for curve in curves(told["series"]) if told["series"] else ():
+        self.runs += [update["run"]] if update["run"] else []
+        self.incidents += [update["incidents"]] if update["incidents"] is not None else []
+        self.events += [event["id"] for event in update["events"]]
+        for curve in curves(update["series"]) if update["series"] else ():
             self.steps.setdefault(f"{curve['rank']} {curve['name']}", []).extend(curve["steps"])

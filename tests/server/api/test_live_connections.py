@@ -52,21 +52,21 @@ def test_a_reader_has_so_many_live_connections_and_another_has_its_own(
         assert 'limited_total{limit="live"}' in place.client.get("/metrics/self", headers=bearer("f" * 40)).text
         first.close()
 
-        def told() -> bool:
+        def all_received() -> bool:
             with client.stream("GET", path) as again:
                 return again.status_code == 200
 
-        wait_until(told)
+        wait_until(all_received)
 
 
 def test_a_collector_that_stops_waits_for_nobody_who_is_told(tmp_path: Path) -> None:
-    with ExitStack() as told:
+    with ExitStack() as connections:
         with serving(tmp_path) as client:
             stream = Stream(client)
             train(stream, 0, 3)
             stream.send()
-            other = told.enter_context(httpx.Client(base_url=client.base_url, timeout=30))
-            lines = told.enter_context(other.stream("GET", f"/api/v1/runs/{stream.run}/live")).iter_lines()
+            other = connections.enter_context(httpx.Client(base_url=client.base_url, timeout=30))
+            lines = connections.enter_context(other.stream("GET", f"/api/v1/runs/{stream.run}/live")).iter_lines()
             assert "retry: 1000" == next(lines)
             began = time.monotonic()
         with pytest.raises(httpx.RemoteProtocolError):
@@ -116,7 +116,7 @@ def test_who_was_told_by_a_collector_that_is_killed_goes_on_at_another_and_misse
                 stream.send()
                 if over.wait(0.03):
                     return
-            dead.wait(60)  # or the first one might have told everything
+            dead.wait(60)  # or the first one might have sent everything
             break_down(stream, 70, 74)
             stream.send()
 
@@ -132,14 +132,14 @@ def test_who_was_told_by_a_collector_that_is_killed_goes_on_at_another_and_misse
 
             with pytest.raises(httpx.TransportError):
                 reader.listen(one, stream.run, kill_in_the_middle, names="loss,scale")
-            heard = len(reader.events)
+            received = len(reader.events)
             reader.listen(other, stream.run, lambda: len(reader.events) >= 77, names="loss,scale")
         finally:
             over.set()
             dead.set()
             feeding.join()
         everything = [f"{stream.stream}.{number}" for number in range(77)]
-        assert 15 <= heard < 77
+        assert 15 <= received < 77
         assert {} == {name: times for name, times in Counter(reader.events).items() if times > 1}
         assert everything == reader.events
         assert {"0 loss": list(range(75)), "0 scale": list(range(75))} == reader.steps

@@ -60,7 +60,7 @@ def test_of_shards_of_which_one_has_not_been_heard_nothing_is_merged(client: htt
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "detail"),
     [
         ({"names": "loss"}, "'loss' cannot be merged; use grad_norm, grad_absmax, grad.norm:<tensor>"),
         ({"names": "grad_norm", "rank": 0}, "omit rank and stream"),
@@ -68,9 +68,9 @@ def test_of_shards_of_which_one_has_not_been_heard_nothing_is_merged(client: htt
     ],
 )
 def test_what_has_no_meaning_for_all_ranks_together_is_refused(
-    client: httpx.Client, asked: dict[str, Any], said: str
+    client: httpx.Client, asked: dict[str, Any], detail: str
 ) -> None:
     stream = shards(client, {0: [3.0]})[0]
     answer = client.get(f"/api/v1/runs/{stream.run}/series", params={**asked, "merged": True})
     assert 422 == answer.status_code
-    assert said in answer.json()["detail"]
+    assert detail in answer.json()["detail"]

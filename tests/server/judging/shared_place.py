@@ -37,10 +37,10 @@ class Place:
         return str(self.rows(runs, id=run)[0].state)
 
 
-def ranks(place: Place, count: int = RANKS, **said: Any) -> list[Stream]:
+def ranks(place: Place, count: int = RANKS, **fields: Any) -> list[Stream]:
     run = str(uuid.uuid4())
     return [
-        Stream(place.client(rank), run=run, rank=rank, world_size=count, project=run, **said) for rank in range(count)
+        Stream(place.client(rank), run=run, rank=rank, world_size=count, project=run, **fields) for rank in range(count)
     ]
 
 
@@ -52,7 +52,7 @@ def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
         together.wait()
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - reported below
             wrong.append(error)
 
     threads = [threading.Thread(target=do, args=(act,)) for act in acts]
@@ -64,8 +64,8 @@ def all_at_once(acts: Sequence[Callable[[], object]]) -> None:
         raise wrong[0]
 
 
-def life(place: Place, run: str, began: int, number: int = 0, **said: Any) -> Stream:
+def life(place: Place, run: str, began: int, number: int = 0, **fields: Any) -> Stream:
     """A process of the run that began then."""
-    stream = Stream(place.client(number), run=run, begin=began, **said)
+    stream = Stream(place.client(number), run=run, begin=began, **fields)
     train(stream, 0, 5)
     return stream

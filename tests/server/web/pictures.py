@@ -47,7 +47,7 @@ def come_to(browser: webdriver.Chrome, section: str) -> None:
 
 
 def goes(browser: webdriver.Chrome, picture: str, keys: str, words: str) -> None:
-    """From cell to cell with the keyboard, until the last one is said in these words."""
+    """From cell to cell with the keyboard, until the last one has this text."""
     found(browser, picture)[0].send_keys(keys)
     appears(browser, f"{picture.split()[0]} .readout", words)
 
@@ -59,8 +59,8 @@ def colours_at(browser: webdriver.Chrome, picture: str, row: float, column: floa
 
 def drawn_in_chart(browser: webdriver.Chrome, chart: int, places: list[float]) -> list[bool]:
     """Whether the chart, counted from 0, has something of its first curve at these parts of its width, from 0 to 1."""
-    told: list[bool] = browser.execute_script(CURVE, chart, places)
-    return told
+    values: list[bool] = browser.execute_script(CURVE, chart, places)
+    return values
 
 
 DRAWN = """
@@ -115,10 +115,10 @@ return Array.from({ length: 64 }, (_, at) => "#" + [...data.slice(4 * at, 4 * at
 
 def questions(browser: webdriver.Chrome, of: str) -> int:
     """How often the page has asked for it."""
-    told: int = browser.execute_script(
+    values: int = browser.execute_script(
         "return performance.getEntriesByType('resource').filter(({ name }) => name.includes(arguments[0])).length", of
     )
-    return told
+    return values
 
 
 def measure(stream: Stream, step: int, shares: dict[int, int], zeros: int = 0, nonfinite: int = 0) -> None:

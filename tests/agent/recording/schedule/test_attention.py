@@ -1,4 +1,4 @@
-"""Where steps are so short that following every call is too much, it is done in stretches; nothing false is told."""
+"""Where steps are so short that following every call is too much, it happens in stretches, without false findings."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def figures() -> str:
         ("Injected faults whose cause is the first finding", cell("zoo", "ammeter", 2), "zoo"),
         ("Healthy runs with a false alarm", cell("zoo", "ammeter", 4), "zoo"),
         ("The same faults, found by a NaN check of the loss", cell("zoo", "NaN or Inf check", 1), "zoo"),
-        ("Time of a watched step, unwatched = 1 (about 80 ms on the CPU)", times("ammeter"), "agent"),
+        ("Time of a watched step, unwatched = 1 (a GPT on the CPU)", times("ammeter"), "agent"),
         ('The same for `wandb.watch(log="all")` at each step', times('wandb.watch(log="all"), each step'), "agent"),
         ("Values stored per second of collector CPU", f"{cell('collector', 'ammeter', 2)} million", "collector"),
         ("Disk space per value", f"{cell('collector', 'ammeter', 4)} bytes", "collector"),

@@ -13,23 +13,27 @@ Losses = Mapping[str, Mapping[str, int]]
 """reason -> {steps, events} of lost records."""
 
 
-def of_run(streams: Sequence[tuple[int, Mapping[str, Any]]]) -> Counters:
-    """Returns the counters of a run from (rank, counters) of its rank streams.
+RankCounters = Sequence[tuple[int, Mapping[str, Any]]]
+"""(rank, counters) of the rank streams of a run."""
 
-    Lives of a rank add up; then the largest over the ranks counts. Samples are each rank's own share of the batch, so
-    they add up over ranks.
-    """
-    if len(streams) == 1:
-        return _of_stream(streams[0][1])
-    ranks: dict[int, Counters] = {}
-    for rank, counters in streams:
-        _add_life(ranks.setdefault(rank, {}), counters)
-    totals: Counters = {name: max((sums[name] for sums in ranks.values()), default=0) for name in SUMS + GAUGES}
-    totals["samples"] = sum(sums["samples"] for sums in ranks.values())
+
+def of_run(streams: RankCounters) -> Counters:
+    """Returns the counters of a run with its histograms."""
+    attempts = _by_rank(streams)
+    totals = _numbers(attempts)
     for column in histograms.BOUNDS:
-        name = f"{column}_histogram"
-        totals[name] = histograms.highest([sums[name] for sums in ranks.values()], column)
+        ranks = [_histogram(rank, column) for rank in attempts]
+        totals[f"{column}_histogram"] = histograms.highest(ranks, column)
     return totals
+
+
+def numbers_of_run(streams: RankCounters) -> Counters:
+    """Returns the counters of a run without its histograms.
+
+    Attempts of a rank add up; then the largest over the ranks counts. Samples are each rank's own share of the batch,
+    so they add up over ranks.
+    """
+    return _numbers(_by_rank(streams))
 
 
 def losses_of(streams: Iterable[Losses]) -> dict[str, dict[str, int]]:
@@ -43,18 +47,30 @@ def losses_of(streams: Iterable[Losses]) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _of_stream(counters: Mapping[str, Any]) -> Counters:
-    """Returns the same for a run with one stream, the most frequent case, without sums."""
-    numbers = {name: counters.get(name, 0) for name in SUMS + GAUGES}
-    return numbers | {f"{column}_histogram": histograms.of(counters, column) for column in histograms.BOUNDS}
+def _by_rank(streams: RankCounters) -> list[list[Mapping[str, Any]]]:
+    """Returns the counters of each rank's attempts."""
+    ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for rank, counters in streams:
+        ranks.setdefault(rank, []).append(counters)
+    return list(ranks.values())
 
 
-def _add_life(totals: Counters, counters: Mapping[str, Any]) -> None:
-    """Adds one attempt of a rank to its totals."""
-    for name in SUMS:
-        totals[name] = totals.get(name, 0) + counters.get(name, 0)
-    for name in GAUGES:
-        totals[name] = max(totals.get(name, 0), counters.get(name, 0))
-    for column in histograms.BOUNDS:
-        life = histograms.of(counters, column)
-        totals[f"{column}_histogram"] = histograms.added(histograms.of(totals, column), life)
+def _numbers(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> Counters:
+    sums = [attempts[0] if len(attempts) == 1 else _added(attempts) for attempts in ranks]
+    totals: Counters = {name: max([rank.get(name, 0) for rank in sums], default=0) for name in SUMS + GAUGES}
+    totals["samples"] = sum([rank.get("samples", 0) for rank in sums])
+    return totals
+
+
+def _added(attempts: Sequence[Mapping[str, Any]]) -> Counters:
+    """Returns the numbers of a rank over its attempts."""
+    numbers: Counters = {name: sum([attempt.get(name, 0) for attempt in attempts]) for name in SUMS}
+    return numbers | {name: max([attempt.get(name, 0) for attempt in attempts]) for name in GAUGES}
+
+
+def _histogram(attempts: Sequence[Mapping[str, Any]], column: str) -> list[int]:
+    """Returns the histogram of a rank: the sum over its attempts."""
+    first, *others = (histograms.of(attempt, column) for attempt in attempts)
+    for other in others:
+        first = histograms.added(first, other)
+    return first

@@ -81,7 +81,7 @@ def summary_of(streams: Sequence[StreamSummary], norm_of_shards: ColumnSummary |
     norm_of_shards: the gradient norm of all shards, for sharded ranks. `grad_norm_of` is `run` or names the rank.
     """
     ranks = _ranks(streams) or [[StreamSummary("")]]
-    totals = run_counters.of_run([(stream.rank, stream.counters) for rank in ranks for stream in rank])
+    totals = run_counters.numbers_of_run([(stream.rank, stream.counters) for rank in ranks for stream in rank])
     seconds = max(sum(stream.last_time - stream.first_time for stream in rank) / 1e9 for rank in ranks)
     lead = ranks[0]
     step_seconds = [duration for stream in lead for duration in stream.step_seconds]

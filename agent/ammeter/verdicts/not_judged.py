@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from ammeter.counters import readings as counted_readings
@@ -14,6 +15,9 @@ from ammeter.verdicts import ALL
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter.verdicts.framework.readings import NOUNS, Readings, facts_of
+
+MAX_CACHED_STREAMS = 4096
+"""Streams whose unmet needs are kept, about 2 KiB each: a list of runs asks again for streams that rarely change."""
 
 Reason = Literal["run-too-short", "budget", "never-read"]
 
@@ -82,15 +86,14 @@ def not_judged(streams: Iterable[StreamCounters], reached: Collection[str] = ())
         streams: Those of the ranks. Streams of versions that did not count their readings are ignored.
         reached: Verdicts with a finding.
     """
-    counted = [
-        (readings, counters.get("steps", 0), facts_of(readings, precision))
+    unmet_by_stream = [
+        _unmet_needs(tuple(readings.items()), counters["steps"], precision)
         for counters, precision in streams
         if (readings := counted_readings.of(counters)) is not None and counters.get("steps")
     ]
     open_verdicts = []
     for verdict in VERDICTS:
-        judgeable = [(readings, steps) for readings, steps, facts in counted if verdict.applies(facts)]
-        unmet = [_unmet(verdict, readings, steps) for readings, steps in judgeable]
+        unmet = [entries[verdict.id] for entries in unmet_by_stream if verdict.id in entries]
         worst = [entry for entry in unmet if entry is not None]
         if worst and len(worst) == len(unmet) and verdict.id not in reached:
             open_verdicts.append(_described(verdict, max(worst, key=lambda entry: entry.share)))
@@ -105,6 +108,16 @@ def sentences(open_verdicts: Sequence[NotJudged]) -> list[str]:
         if entries:
             lines.append(f"Not judged, too few readings ({text}): {', '.join(entries)}.")
     return lines
+
+
+@lru_cache(MAX_CACHED_STREAMS)
+def _unmet_needs(
+    readings: tuple[tuple[str, int], ...], steps: int, precision: str | None
+) -> Mapping[str, _Unmet | None]:
+    """Returns verdict -> unmet need of a stream, or None if all are met, for the verdicts that apply to the stream."""
+    counts = dict(readings)
+    facts = facts_of(counts, precision)
+    return {verdict.id: _unmet(verdict, counts, steps) for verdict in VERDICTS if verdict.applies(facts)}
 
 
 def _unmet(verdict: Verdict, readings: Mapping[str, int], steps: int) -> _Unmet | None:

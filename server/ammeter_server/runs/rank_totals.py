@@ -73,8 +73,8 @@ def counters_of(ranks: Iterable[Row[Any]]) -> Counters:
 
     Without histograms and their sums, which only /metrics uses.
     """
-    totals = run_counters.of_run([(stream.rank, stream.counters) for stream in ranks])
-    return {name: value for name, value in totals.items() if not name.endswith(("_histogram", "_sum"))}
+    totals = run_counters.numbers_of_run([(stream.rank, stream.counters) for stream in ranks])
+    return {name: value for name, value in totals.items() if not name.endswith("_sum")}
 
 
 def precision(ranks: Sequence[Row[Any]]) -> str | None:

@@ -52,6 +52,8 @@ SCALARS: dict[str, str] = {
     "low_precision_share": "share of the eligible FLOPs below autocast that ran in float16 or bfloat16; sampled",
     "cast_bytes": "bytes that casts between dtypes wrote in the step's forward pass; sampled",
     "loss_backward": "mean of the tensors of backward(), if their share of the batch's loss is unknown",
+    "weights_checksum": "weighted sum of sampled weights before the step, equal on replicas; in steps shared by ranks",
+    "grad_bits": "significant bits of sampled float32 gradients, 8 as in bfloat16 to 24; in steps shared by ranks",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 

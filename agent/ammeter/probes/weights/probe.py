@@ -16,6 +16,7 @@ import torch
 
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import NonfiniteWeights
+from ammeter.probes.weights.replicas import Replicas
 from ammeter.probes.weights.updates import Part, Updates
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.recording.schedule.bucket import Cost, clocks, cost_since
@@ -45,11 +46,14 @@ class Weights:
         self._open: dict[int, Cost] = {}
         self._nonfinite = NonfiniteWeights(session)
         self._copies = Copies(session)
+        self._replicas = Replicas(session)
+        self._shared_steps = session.governor.shared_steps
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         if self._bucket.share <= 0:
             return []
         guard(self._prepare)()
+        guard(self._replicas.attach)()
         return [
             *self._session.fast_path.pauses(
                 [optimizer_steps.before(guard(self._stepping)), optimizer_steps.after(guard(self._stepped))]
@@ -64,6 +68,7 @@ class Weights:
         if "copies" in row.raw:
             self._copies.finish(row)
         self._nonfinite.finish(row, parts)
+        self._replicas.finish(row)
 
     def _prepare(self) -> None:
         """Allocates the buffers at watch(), not in the middle of training."""
@@ -73,6 +78,9 @@ class Weights:
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer not in self._session.watched.optimizers:
             return
+        gradients_exist = closure_in(args, kwargs) is None
+        if self._shared_steps.is_due(self._session.row.step):
+            self._read(lambda: self._compare_replicas(optimizer, weights=True, gradients=gradients_exist))
         key, began = id(optimizer), clocks()
         self._open.pop(key, None)
         is_second = key in self._second_readings
@@ -83,7 +91,6 @@ class Weights:
         if allowed:
             self._second_readings.add(key)
             self._session.fast_path.avoid()
-        gradients_exist = closure_in(args, kwargs) is None
         self._read(lambda: self._before(optimizer, is_second, gradients_exist))
         self._open[key] = cost_since(began)
 
@@ -97,14 +104,23 @@ class Weights:
         self._copies.read(self._session.row)
         self._reader(optimizer).before(optimizer, is_second=is_second, gradients_exist=gradients_exist)
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         spent = self._open.pop(id(optimizer), None)
-        if spent is None:
-            return
-        began = clocks()
-        self._read(lambda: self._after(optimizer))
-        after = cost_since(began)
-        self._bucket.spend(spent.cpu + after.cpu, spent.wall + after.wall)
+        if spent is not None:
+            began = clocks()
+            self._read(lambda: self._after(optimizer))
+            after = cost_since(began)
+            self._bucket.spend(spent.cpu + after.cpu, spent.wall + after.wall)
+        is_shared = self._session.row.step == self._shared_steps.next and optimizer in self._session.watched.optimizers
+        if is_shared and closure_in(args, kwargs) is not None:
+            self._read(lambda: self._compare_replicas(optimizer, weights=False, gradients=True))
+
+    def _compare_replicas(self, optimizer: torch.optim.Optimizer, *, weights: bool, gradients: bool) -> None:
+        updates = self._reader(optimizer)
+        if weights:
+            self._replicas.read_weights(optimizer, updates)
+        if gradients:
+            self._replicas.read_gradients(optimizer, updates)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row

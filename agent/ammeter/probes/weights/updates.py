@@ -131,6 +131,14 @@ class Updates:
                 _copy_gradients(lane, parameters)
         self._gradients_are_due = not gradients_exist
 
+    def spare(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[int], Slices, Buffer]]:
+        """Yields (positions of parameters, slices, buffer) of each device.
+
+        The buffers are free except between before() and after(). Nothing is yielded if the parameters were replaced.
+        """
+        if fit_of(self._weights(optimizer)[0]) == self._fit:
+            yield from ((lane.at, lane.slices, lane.after) for lane in self._lanes)
+
     def after(self, optimizer: torch.optim.Optimizer) -> list[Part]:
         """Reads the weights after a step; returns [] if its parameters were replaced."""
         weights, indices = self._weights(optimizer)

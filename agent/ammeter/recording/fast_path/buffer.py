@@ -28,6 +28,7 @@ class Buffer:
         self._session = session
         self._fast_path = fast_path
         self._completed_steps = session.completed_steps
+        self._shared_steps = session.governor.shared_steps
         self._steps: list[FastStep] = []
         self._packed = PackedSteps(FLUSH_STEPS + 1)
         self._optimizers = frozenset[int]()
@@ -53,9 +54,12 @@ class Buffer:
         step.time = self._epoch_ns + int(now * 1e9)
         self._steps.append(step)
         self._completed_steps.close_fast(self._session.row.step - 1, step)
-        is_special = step.row is not None or step.scale_after != step.scale
+        is_special = step.row is not None or step.scale_after != step.scale or self._reaches_shared_step()
         if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > FLUSH_STEPS or is_special:
             self._flush(now)
+
+    def _reaches_shared_step(self) -> bool:
+        return self._session.row.step >= self._shared_steps.next
 
     def drain(self) -> None:
         """Writes all steps; the row of the last one waits for run.log."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ammeter.recording.schedule.attention import Attention
 from ammeter.recording.schedule.bucket import UNLIMITED_SHARE, Bucket, Cost, Need
 from ammeter.recording.schedule.norm_schedule import NormSchedule
+from ammeter.recording.schedule.shared_steps import SharedSteps
 
 MIN_READING_SHARE = 0.15
 """Minimum share of the budget for readings when the fixed cost uses up the rest: a run of tiny steps must be read,
@@ -85,6 +86,7 @@ class Governor:
         self._buckets = [Bucket(share, patient=kind == "weights", need=NEEDS[kind]) for kind, share in shares]
         self.norms, self.full, self.weights, self.kernels = self._buckets
         self.norm_schedule = NormSchedule()
+        self.shared_steps = SharedSteps()
         self.attention = Attention(math.inf if preset == "full" else FOLLOWING_SHARE * budget)
         self._budget = budget
         self._seconds = self._overhead = self._mean_seconds = 0.0
@@ -122,6 +124,8 @@ class Governor:
     def due(self, step: int) -> bool:
         """Whether a reading has to be made in this step, or fits its budget."""
         if self.norms.fits or self.full.fits or self.weights.fits or self.kernels.fits:
+            return True
+        if self.shared_steps.is_due(step):
             return True
         return self.norms.share > 0 and (self.norm_schedule.guarantees or self.norm_schedule.must_read(step))
 

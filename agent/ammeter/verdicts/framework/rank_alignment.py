@@ -12,9 +12,9 @@ from functools import reduce
 import numpy as np
 
 from ammeter.wire.columns import Floats, Ints, View
-from ammeter.wire.frames import LOSS
+from ammeter.wire.frames import LOSS, Tensor
 
-VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm")
+VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "grad_bits")
 
 MIN_PART_ROWS = 64
 """Minimum rows of each rank in one comparison, if there are so many. Small parts are merged, because a rank may have
@@ -63,6 +63,7 @@ class AlignedSteps:
     Attributes:
         columns: Name -> float32[ranks, steps].
         sharded: Whether the ranks have parts of one model's tensors.
+        same_tensors: Whether the tensors of all ranks have the same names, shapes and dtypes.
         standings: Positions of the ranks at the end of the comparison.
     """
 
@@ -70,6 +71,7 @@ class AlignedSteps:
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     columns: Mapping[str, Floats] = field(default_factory=dict)
     sharded: bool = False
+    same_tensors: bool = False
     standings: tuple[Standing, ...] = ()
 
     def __len__(self) -> int:
@@ -110,9 +112,10 @@ class _Rows:
     steps: Ints
     columns: Floats
     sharded: bool
+    tensors: tuple[Tensor, ...]
 
     def part(self, begin: int, end: int) -> _Rows:
-        return _Rows(self.steps[begin:end], self.columns[:, begin:end], self.sharded)
+        return _Rows(self.steps[begin:end], self.columns[:, begin:end], self.sharded, self.tensors)
 
 
 def _rows_after(views: Iterable[View], after: int) -> Iterator[_Rows]:
@@ -120,7 +123,7 @@ def _rows_after(views: Iterable[View], after: int) -> Iterator[_Rows]:
         begin = int(np.searchsorted(view.steps, after, "right"))
         if begin < len(view):
             columns = np.array([_column(view, name)[begin:] for name in VITALS], np.float32)
-            yield _Rows(view.steps[begin:], columns, view.schema.sharded)
+            yield _Rows(view.steps[begin:], columns, view.schema.sharded, view.schema.tensors)
 
 
 def _merged_parts(parts: Iterable[_Rows]) -> Iterator[_Rows]:
@@ -139,7 +142,8 @@ def _concatenated(parts: Sequence[_Rows]) -> _Rows:
     if len(parts) == 1:
         return parts[0]
     steps, columns = [rows.steps for rows in parts], [rows.columns for rows in parts]
-    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), any(rows.sharded for rows in parts))
+    is_sharded = any(rows.sharded for rows in parts)
+    return _Rows(np.concatenate(steps), np.concatenate(columns, axis=1), is_sharded, parts[-1].tensors)
 
 
 def _stacked(rows_of: Mapping[int, _Rows]) -> AlignedSteps:
@@ -147,7 +151,9 @@ def _stacked(rows_of: Mapping[int, _Rows]) -> AlignedSteps:
     steps: Ints = reduce(np.intersect1d, [rows.steps for rows in rows_of_ranks])
     values = np.array([rows.columns[:, np.searchsorted(rows.steps, steps)] for rows in rows_of_ranks], np.float32)
     columns = {name: values[:, place] for place, name in enumerate(VITALS)}
-    return AlignedSteps(tuple(rows_of), steps, columns, any(rows.sharded for rows in rows_of_ranks))
+    is_sharded = any(rows.sharded for rows in rows_of_ranks)
+    same_tensors = all(rows.tensors == rows_of_ranks[0].tensors for rows in rows_of_ranks)
+    return AlignedSteps(tuple(rows_of), steps, columns, is_sharded, same_tensors)
 
 
 def _column(view: View, name: str) -> Floats:

@@ -1,4 +1,4 @@
-"""ranks-disagree: ranks of one model have different loss scales, or one of them has stopped."""
+"""ranks-disagree: ranks of one model have different weights or loss scales, or one of them has stopped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
-from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.lifecycle import Lifecycle, lifecycle_fields
 from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedSteps, Standing
+from ammeter.verdicts.processes import replica_weights
+from ammeter.verdicts.processes.replica_weights import MAX_LISTED_RANKS, Weights, ranks_text
 from ammeter.wire.columns import Mask, measured
 
 MIN_DIFFERENT_STEPS = 3
@@ -23,16 +25,9 @@ MIN_DIFFERENT_STEPS_UNAGREED = 20
 """The same for ranks that have never agreed. watch() may have been called some steps later on one of them; each skip
 then makes them differ for that many steps, and no longer."""
 
-MAX_NORM_DIFFERENCE = 1e-4
-"""Relative difference below which the norm of all gradients is the same on two ranks. The results of an all-reduce are
-equal to the bit, and other kernels sum them up with 1e-6. Ranks that train independently differ by percents."""
-
 AHEAD_STEPS = 100
 """Steps by which the others are ahead of a stopped rank, in addition to AHEAD_SECONDS: so many prove that they do not
 wait for it."""
-
-MAX_LISTED_RANKS = 8
-"""Maximum number of ranks in the text; a list of hundreds is useless."""
 
 MAX_STEPS_SINCE_SKIP = 5
 """Maximum steps between a skip on some ranks and the first different scale that it explains."""
@@ -59,15 +54,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """`scale`: scale of the first differing rank. `usual`: scale of the others."""
     ahead: int = 0
     """Steps by which the others are ahead of a stopped rank."""
+    weights: Weights = Weights()
 
 
 def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
     before = state
     if len(aligned):
         state = _steps(state, aligned)
+        state = replace(state, weights=replica_weights.compare(state.weights, aligned))
     if aligned.standings and state.coupled and not state.opened.active:
         state = _waiting(state, aligned.standings)
-    return state, changed(_conclude, before, state)
+    finding = _conclude(state)
+    return state, finding if finding != _conclude(before) else None
 
 
 def _steps(state: State, aligned: AlignedSteps) -> State:
@@ -143,11 +141,7 @@ def _waiting(state: State, standings: Sequence[Standing]) -> State:
 
 def _share_gradients(aligned: AlignedSteps) -> bool:
     """Whether the norm of all scaled gradients is equal on all ranks at some step."""
-    scales = aligned.column("scale").astype(np.float64)
-    norms = aligned.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
-    with np.errstate(invalid="ignore"):
-        low, high = norms.min(axis=0), norms.max(axis=0)
-        return bool((np.isfinite(high) & (low > 0) & (high - low <= MAX_NORM_DIFFERENCE * high)).any())
+    return bool(replica_weights.norms_of(aligned).are_equal.any())
 
 
 def _agree(aligned: AlignedSteps) -> Mask:
@@ -163,7 +157,31 @@ def _first(where: Mask, otherwise: int) -> int:
     return int(indices[0]) if indices.size else otherwise
 
 
-def _conclude(state: State) -> Finding:
+def _conclude(state: State) -> Finding | None:
+    """Returns the finding on the weights or the one on scales and steps: the active one, else the earlier one."""
+    of_steps, of_weights = state.opened, state.weights.opened
+    if not of_steps.times and not of_weights.times:
+        return None
+    is_of_weights = not of_steps.times or (
+        of_weights.times > 0 and (not of_weights.active, of_weights.step) < (not of_steps.active, of_steps.step)
+    )
+    return _of_weights(state.weights) if is_of_weights else _of_steps(state)
+
+
+def _of_weights(weights: Weights) -> Finding:
+    return Finding(
+        verdict=VERDICT.id,
+        severity=replica_weights.severity(weights),
+        title=replica_weights.title(weights),
+        cause=replica_weights.cause(weights),
+        fix=replica_weights.fix(weights),
+        ranks=weights.differing,
+        evidence=replica_weights.evidence(weights),
+        **lifecycle_fields(weights.opened),
+    )
+
+
+def _of_steps(state: State) -> Finding:
     title, cause = _missing_steps(state) if state.ahead else _differing_scale(state)
     return Finding(
         verdict=VERDICT.id,
@@ -179,7 +197,7 @@ def _conclude(state: State) -> Finding:
 
 def _missing_steps(state: State) -> tuple[str, str]:
     """Returns title and cause for a rank that completes no steps."""
-    subject = wording.sentence(_ranks_text(state))
+    subject = wording.sentence(ranks_text(state.differing, state.differing_count))
     return f"{subject} stopped at step {state.opened.first} while other ranks continue", (
         f"{subject} has completed no step since step {state.opened.first}, while other ranks"
         f" continue: they are up to {wording.count(state.ahead, 'step')} and at least {AHEAD_SECONDS // 60} minutes"
@@ -190,9 +208,12 @@ def _missing_steps(state: State) -> tuple[str, str]:
 
 def _differing_scale(state: State) -> tuple[str, str]:
     """Returns title and cause for ranks with another loss scale."""
-    ranks_text, verb = _ranks_text(state), "has" if state.differing_count == 1 else "have"
-    title = f"{wording.sentence(ranks_text)} {verb} another loss scale than the other ranks"
-    return title, f"{_cause(state, ranks_text)} The scaler of each rank decides independently: {_harm(state)}"
+    differing, verb = (
+        ranks_text(state.differing, state.differing_count),
+        "has" if state.differing_count == 1 else "have",
+    )
+    title = f"{wording.sentence(differing)} {verb} another loss scale than the other ranks"
+    return title, f"{_cause(state, differing)} The scaler of each rank decides independently: {_harm(state)}"
 
 
 def _evidence(state: State) -> dict[str, Any]:
@@ -207,29 +228,17 @@ def _evidence(state: State) -> dict[str, Any]:
     }
 
 
-def _ranks_text(state: State) -> str:
-    if state.differing_count == 1:
-        return f"rank {state.differing[0]}"
-    named = ", ".join(str(rank) for rank in state.differing)
-    more = (
-        f" and {state.differing_count - len(state.differing)} more"
-        if state.differing_count > len(state.differing)
-        else ""
-    )
-    return f"ranks {named}{more}"
-
-
-def _cause(state: State, ranks_text: str) -> str:
+def _cause(state: State, differing: str) -> str:
     scales = f"{wording.scale(state.scale)} against {wording.scale(state.usual)} on the other ranks"
     if state.lone_skip < 0:
         when = "from the first compared step on" if not state.agreed else state.opened.since
-        return f"The loss scale of {ranks_text} differs from that of the other ranks {when}: {scales}."
+        return f"The loss scale of {differing} differs from that of the other ranks {when}: {scales}."
     loss = ""
     if state.broken:
         ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"
         loss = f" In that step, the loss of {ranks} was not finite: examine that batch."
     return (
-        f"Step {state.lone_skip} was skipped on some ranks and applied on others, and the loss scale of {ranks_text}"
+        f"Step {state.lone_skip} was skipped on some ranks and applied on others, and the loss scale of {differing}"
         f" has differed since then: {scales}.{loss}"
     )
 
@@ -265,8 +274,8 @@ VERDICT = Verdict(
     id="ranks-disagree",
     severity="page",
     title="Ranks disagree",
-    question="Do ranks of one model have different loss scales, skip different steps, or stop while others continue?",
-    columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm"),
+    question="Do ranks of one model have different weights or loss scales, skip different steps, or stop alone?",
+    columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum"),
     events=(),
     state=State,
     explains=("diverged", "nonfinite-gradient", "overflow-storm", "gradient-spike"),

@@ -1,0 +1,244 @@
+"""Compares the weights of ranks that train one model, for ranks-disagree.
+
+The weights of replicas are equal before every step. The checksums show whether they are; the norms of the gradients,
+which are read more often, show at which step that ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework import wording
+from ammeter.verdicts.framework.finding import Severity
+from ammeter.verdicts.framework.lifecycle import Lifecycle
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps
+from ammeter.wire.columns import Mask, measured
+
+MAX_CHECKSUM_DIFFERENCE = 1e-5
+"""Relative difference below which checksums are equal. Replicas have equal bits on equal hardware; other hardware
+rounds differently, by 1e-7. A single update with another gradient changes weights by 1e-4 and more."""
+
+MAX_NORM_DIFFERENCE = 1e-4
+"""Relative difference below which the norm of all gradients is the same on two ranks. The results of an all-reduce are
+equal to the bit, and other kernels sum them up with 1e-6. Ranks that train independently differ by percents."""
+
+MIN_DIFFERENT_READINGS = 2
+"""Readings in a row with different weights, so that a single odd one proves nothing."""
+
+MIN_SEPARATE_STEPS = 40
+"""Steps after which ranks that started from equal weights and were not equal since are reported. Programs that average
+weights instead of gradients do so every few to 32 steps."""
+
+MIN_SHARED_NORMS = 3
+"""Steps with equal gradient norms that show that ranks share their gradients."""
+
+MAX_LISTED_RANKS = 8
+"""Maximum number of ranks in the text; a list of hundreds is useless."""
+
+
+class Weights(msgspec.Struct, frozen=True, array_like=True):
+    """State of the comparison."""
+
+    opened: Lifecycle = Lifecycle()
+    equal: int = -1
+    """The last step with equal weights; -1 if there was none. `checksum`: theirs at the first such step."""
+    checksum: float = 0.0
+    has_moved: bool = False
+    """Whether the weights were equal after they had changed, so that the ranks made the same updates."""
+    rejoined: bool = False
+    """Whether different weights became equal again, as in programs that average weights now and then."""
+    different: int = 0
+    since: int = -1
+    """`different`: readings in a row with different weights, the first of them at `since`."""
+    shared_norms: int = 0
+    norm_step: int = -1
+    """First step since `equal` at which the norms of the gradients differ; `norms`: the lowest and the highest."""
+    norms: tuple[float, float] = (0.0, 0.0)
+    differing: tuple[int, ...] = ()
+    """The differing ranks, or all if there is no majority: the first MAX_LISTED_RANKS of `differing_count`."""
+    differing_count: int = 0
+    ranks: int = 0
+    checksums: tuple[float, float] = (0.0, 0.0)
+    """The lowest and the highest checksum when the verdict opened."""
+
+
+class Norms(NamedTuple):
+    """Norms of the scaled gradients at some steps: the lowest and the highest of the ranks, and their relation."""
+
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+    are_equal: Mask
+    differ: Mask
+
+
+def norms_of(aligned: AlignedSteps) -> Norms:
+    """Returns the norms of these steps. Steps that a rank did not read are neither equal nor different."""
+    scales = aligned.column("scale").astype(np.float64)
+    norms = aligned.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
+    with np.errstate(invalid="ignore"):
+        low, high = norms.min(axis=0), norms.max(axis=0)
+        known, differ = np.isfinite(high) & (low > 0), high - low > MAX_NORM_DIFFERENCE * high
+    return Norms(low, high, known & ~differ, known & differ)
+
+
+def compare(state: Weights, aligned: AlignedSteps) -> Weights:
+    """Compares the weights at the next common steps. Ranks with parts of a model or other models are left out."""
+    if aligned.sharded or not aligned.same_tensors:
+        return state
+    checksums, norms = aligned.column("weights_checksum"), norms_of(aligned)
+    begin = 0
+    for at in np.flatnonzero(measured(checksums).all(axis=0)).tolist():
+        state = _gradients(state, aligned, norms, begin, at)
+        state = _reading(state, aligned.ranks, int(aligned.steps[at]), checksums[:, at].tolist())
+        begin = at
+    return _gradients(state, aligned, norms, begin, len(aligned))
+
+
+def _gradients(state: Weights, aligned: AlignedSteps, norms: Norms, begin: int, end: int) -> Weights:
+    """Counts equal norms of gradients from begin to end, and finds the first step with different ones."""
+    if state.shared_norms < MIN_SHARED_NORMS:
+        count = int(norms.are_equal[begin:end].sum())
+        state = replace(state, shared_norms=min(MIN_SHARED_NORMS, state.shared_norms + count)) if count else state
+    different = norms.differ[begin:end]
+    if state.norm_step >= 0 or not different.any():
+        return state
+    at = begin + int(np.argmax(different))
+    return replace(state, norm_step=int(aligned.steps[at]), norms=(float(norms.low[at]), float(norms.high[at])))
+
+
+def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequence[float]) -> Weights:
+    low, high = min(checksums), max(checksums)
+    if high - low <= MAX_CHECKSUM_DIFFERENCE * max(abs(low), abs(high)):
+        return _equal(state, step, low)
+    state = replace(state, different=state.different + 1, since=state.since if state.different else step)
+    if state.opened.active:
+        return replace(state, opened=state.opened.until(step))
+    if state.different < MIN_DIFFERENT_READINGS or state.rejoined or not _are_replicas(state, step):
+        return state
+    usual = max(checksums, key=checksums.count)
+    has_majority = 2 * checksums.count(usual) > len(checksums)
+    differing = [rank for rank, own in zip(ranks, checksums, strict=True) if own != usual or not has_majority]
+    return replace(
+        state,
+        opened=state.opened.at(_first_step(state), step),
+        differing=tuple(differing[:MAX_LISTED_RANKS]),
+        differing_count=len(differing),
+        ranks=len(ranks),
+        checksums=(low, high),
+    )
+
+
+def _equal(state: Weights, step: int, checksum: float) -> Weights:
+    has_moved = state.has_moved or (state.equal >= 0 and checksum != state.checksum)
+    return replace(
+        state,
+        opened=state.opened.over(),
+        equal=step,
+        checksum=checksum if state.equal < 0 else state.checksum,
+        has_moved=has_moved,
+        rejoined=state.rejoined or state.different > 0,
+        different=0,
+        norm_step=-1,
+    )
+
+
+def _are_replicas(state: Weights, step: int) -> bool:
+    """Whether the weights should be equal: they were, or the ranks share all gradients."""
+    if state.equal < 0:
+        return state.shared_norms >= MIN_SHARED_NORMS and state.norm_step < 0
+    return state.has_moved or step - state.equal >= MIN_SEPARATE_STEPS
+
+
+def _first_step(state: Weights) -> int:
+    """The first step that is known to be different: by its gradients, else by the weights before it."""
+    return state.norm_step if _is_seen_in_norms(state) else state.since
+
+
+def _is_seen_in_norms(state: Weights) -> bool:
+    return 0 <= state.norm_step < state.since and (state.shared_norms >= MIN_SHARED_NORMS or not state.has_moved)
+
+
+def severity(state: Weights) -> Severity:
+    """Returns `ticket` for ranks that never made the same update: they may train separate models intentionally."""
+    return "page" if state.has_moved or state.equal < 0 else "ticket"
+
+
+def title(state: Weights) -> str:
+    if state.equal >= 0 and not state.has_moved:
+        return "Each rank trains a model of its own"
+    if state.differing_count == state.ranks:
+        return "The weights of the ranks differ"
+    subject = wording.sentence(ranks_text(state.differing, state.differing_count))
+    return f"{subject} {'has' if state.differing_count == 1 else 'have'} other weights than the other ranks"
+
+
+def cause(state: Weights) -> str:
+    """Returns when the weights became different, and what that means."""
+    gradients = ""
+    if _is_seen_in_norms(state):
+        low, high = (f"{norm:.6g}" for norm in state.norms)
+        gradients = f" At step {state.norm_step}, the norms of their gradients differ: {low} to {high}."
+    if state.equal < 0:
+        return (
+            f"The {state.ranks} ranks share their gradients, but not their weights: before step {state.since} the"
+            " weights differ. The ranks were started from different weights, so each applies gradients that were"
+            " computed for other weights."
+        )
+    before = f"The weights of the {state.ranks} ranks were equal before step {state.equal}"
+    if not state.has_moved:
+        return (
+            f"{before}, but before step {state.since} and in every later comparison they differ.{gradients}"
+            " Gradients are not averaged over the ranks, or are changed on single ranks after that, so each rank trains"
+            " a model of its own."
+        )
+    return (
+        f"{before} and different before step {state.since} and later.{gradients} Some update was not the same on all"
+        " ranks, and equal gradients do not make the weights equal again."
+    )
+
+
+def fix(state: Weights) -> str:
+    if state.equal < 0:
+        return (
+            "Start all ranks from the weights of rank 0: wrap the model in DistributedDataParallel, or call"
+            " dist.broadcast(parameter, 0) for each parameter before the first step, or load the same checkpoint."
+        )
+    reduce = (
+        "Average the gradients of all ranks in every step, after backward() and before the clip: wrap the model in"
+        " DistributedDataParallel and call the wrapper, or call dist.all_reduce(parameter.grad) for the gradient itself"
+        " of each parameter, on every rank, and divide by the number of ranks."
+    )
+    if not state.has_moved:
+        return (
+            f"{reduce} If the ranks train separate models intentionally, silence this verdict for the run with"
+            " AMMETER_SILENCE=ranks-disagree."
+        )
+    return (
+        f"{reduce} Do not change gradients, weights or the optimizer on single ranks after that. Then restore"
+        f" {wording.earlier(max(1, _first_step(state)))} on all ranks."
+    )
+
+
+def evidence(state: Weights) -> dict[str, Any]:
+    return {
+        "ranks": list(state.differing),
+        "of": state.ranks,
+        "weights_equal_before_step": state.equal if state.equal >= 0 else None,
+        "weights_differ_before_step": state.since,
+        "checksums": list(state.checksums),
+        "grad_norms": list(state.norms) if _is_seen_in_norms(state) else None,
+    }
+
+
+def ranks_text(differing: Sequence[int], count: int) -> str:
+    """Returns 'rank 2', or 'ranks 1, 2 and 9 more' of `count` ranks."""
+    if count == 1:
+        return f"rank {differing[0]}"
+    more = f" and {count - len(differing)} more" if count > len(differing) else ""
+    return f"ranks {', '.join(map(str, differing))}{more}"

@@ -1,0 +1,164 @@
+"""ranks-disagree compares the weights of replicas: it finds where they part, and leaves separate models alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ammeter.report.diagnosis import Report, diagnose
+from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Hello, Schema, Tensor
+from tests.agent.stream_builder import TENSORS, Stream
+from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, judged, last, seen
+from tests.ranks import run as run_on_ranks
+
+Value = Callable[[int, int], float]
+"""A value of a rank at a step."""
+
+
+def equal(rank: int, step: int) -> float:
+    return 5.0 + step
+
+
+def parting(at: int, by: float = 0.01, lone: int = 1) -> Value:
+    """Weights of one rank that differ after step `at`."""
+    return lambda rank, step: equal(rank, step) * (1 + by * (rank == lone and step > at))
+
+
+def replicas(
+    checksum: Value, norm: Value = lambda rank, step: 1.0, count: int = 2, steps: int = 60, every: int = 4
+) -> Ranks:
+    """Ranks whose weights are read every few steps, and their gradients at each step."""
+    made = {rank: Stream(world_size=count) for rank in range(count)}
+    for rank, stream in made.items():
+        for step in range(steps):
+            read = {"weights_checksum": checksum(rank, step)} if step % every == 0 else {}
+            stream.good(norm=norm(rank, step), **read)
+    return made
+
+
+def findings(made: Ranks, cuts: Sequence[int] = ()) -> list[Finding]:
+    return judged(seen(made, cuts))[1]
+
+
+def test_weights_that_differ_twice_in_a_row_are_a_page_with_the_step_that_parted_them() -> None:
+    finding = last(replicas(parting(21), lambda rank, step: 1 + 0.1 * rank * (step == 21)))
+    assert ("page", 21, 28, (0, 1)) == (finding.severity, finding.first_step, finding.opened_step, finding.ranks)
+    assert "The weights of the ranks differ" == finding.title
+    assert "equal before step 20 and different before step 24 and later" in finding.cause
+    assert "At step 21, the norms of their gradients differ: 1 to 1.1." in finding.cause
+    assert "before step 21 on all ranks" in finding.fix
+
+
+def test_without_norms_it_begins_at_the_first_different_reading() -> None:
+    finding = last(replicas(parting(21)))
+    assert (24, 28, None) == (finding.first_step, finding.opened_step, finding.evidence["grad_norms"])
+
+
+def test_of_three_ranks_the_one_that_is_alone_is_named() -> None:
+    finding = last(replicas(parting(9, lone=2), count=3))
+    assert ("Rank 2 has other weights than the other ranks", (2,)) == (finding.title, finding.ranks)
+
+
+def test_norms_that_differ_before_the_reduction_prove_nothing() -> None:
+    assert [] == findings(replicas(equal, lambda rank, step: 1 + rank))
+    finding = last(replicas(parting(21), lambda rank, step: 1 + rank))
+    assert (24, None) == (finding.first_step, finding.evidence["grad_norms"])
+
+
+def test_ranks_that_start_equal_and_never_meet_again_are_a_ticket_after_40_steps() -> None:
+    assert [] == findings(replicas(parting(0), steps=40))
+    finding = last(replicas(parting(0), lambda rank, step: 1 + 0.1 * rank))
+    assert ("ticket", 0, 40) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "Each rank trains a model of its own" == finding.title
+    assert "AMMETER_SILENCE=ranks-disagree" in finding.fix
+
+
+@pytest.mark.parametrize("interval", [8, 12, 16, 32])
+def test_weights_that_are_averaged_now_and_then_are_fine(interval: int) -> None:
+    def averaged(rank: int, step: int) -> float:
+        return equal(rank, step) * (1 + 0.01 * rank * (step % interval > 0))
+
+    assert [] == findings(replicas(averaged, lambda rank, step: 1 + rank, steps=200))
+
+
+def test_ranks_that_share_gradients_and_start_from_other_weights_are_a_page() -> None:
+    finding = last(replicas(lambda rank, step: 5.0 + rank + step))
+    assert ("page", 0, 4) == (finding.severity, finding.first_step, finding.opened_step)
+    assert "dist.broadcast" in finding.fix
+
+
+def test_ranks_with_models_of_their_own_are_left_alone() -> None:
+    assert [] == findings(replicas(lambda rank, step: 5.0 + rank + step, lambda rank, step: 1 + 0.2 * rank + step))
+
+
+@pytest.mark.parametrize("change", ["sharded", "other"])
+def test_parts_of_a_model_and_other_models_are_left_alone(change: str) -> None:
+    made = replicas(parting(21))
+    for rank, stream in made.items():
+        copies = change == "sharded"
+        others = "encoder." if rank and not copies else ""
+        tensors = tuple(Tensor(others + tensor.name, tensor.shape, tensor.dtype, int(copies)) for tensor in TENSORS)
+        schema = Schema(stream.schema.scalars, stream.schema.stats, tensors)
+        stream.frames[0] = Hello("run", "stream", schema)
+    assert [] == findings(made)
+
+
+def test_rounding_of_other_hardware_is_no_difference() -> None:
+    assert [] == findings(replicas(parting(0, by=1e-6)))
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 25])
+def test_it_is_the_same_for_every_division_of_the_streams(cut: int) -> None:
+    def norm(rank: int, step: int) -> float:
+        return 1 + 0.1 * rank * (step == 21)
+
+    whole, pieces = (judged(seen(replicas(parting(21), norm), cuts)) for cuts in ((), range(0, 62, cut)))
+    assert (whole[0], whole[1][-1]) == (pieces[0], pieces[1][-1])
+
+
+PROGRAM = """
+import sys, torch, ammeter
+import torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(3)
+rank = dist.get_rank()
+network = torch.nn.Sequential(torch.nn.Conv1d(2, 16, 3), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(96, 8))
+optimizer = torch.optim.Adam(network.parameters(), lr=0.001)
+ammeter.watch(network, optimizer)
+draw = torch.Generator().manual_seed(rank)
+for step in range(60):
+    optimizer.zero_grad(set_to_none=True)
+    network(torch.randn(4, 2, 8, generator=draw)).square().mean().backward()
+    if sys.argv[1] == "forgotten" or (sys.argv[1] == "once" and step == 30):
+        pass
+    else:
+        flat = torch.nn.utils.parameters_to_vector([weight.grad for weight in network.parameters()])
+        work = dist.all_reduce(flat, async_op=True)
+        work.wait()
+        begin = 0
+        for weight in network.parameters():
+            weight.grad.copy_(flat[begin : begin + weight.numel()].view_as(weight)).div_(2)
+            begin += weight.numel()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def report_of(folder: Path, *words: str, **settings: str) -> Report:
+    (folder / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "AMMETER_DIR": str(folder / "runs"), **settings}
+    run_on_ranks([sys.executable, folder / "program.py", *words], 2, env=environment, timeout=120)
+    (run,) = (folder / "runs").iterdir()
+    return diagnose(run)
+
+
+@pytest.mark.parametrize(("how", "expected"), [("once", ("page", 30)), ("forgotten", ("ticket", 0)), ("always", None)])
+def test_real_ranks_with_a_reduction_of_their_own(how: str, expected: Any, tmp_path: Path) -> None:
+    found = [entry.finding for entry in report_of(tmp_path, how).findings if entry.finding.verdict == "ranks-disagree"]
+    assert ([expected] if expected else []) == [(finding.severity, finding.first_step) for finding in found]

@@ -10,10 +10,24 @@ from types import CodeType, FrameType, TracebackType
 
 def line() -> str:
     """Returns 'file.py:12' of the innermost frame outside torch and Ammeter, or ''."""
+    return written(spot())
+
+
+Spot = tuple[str, int]
+"""File and line of a call. It costs less than its text, for calls whose line is rarely needed."""
+
+
+def spot() -> Spot | None:
+    """Returns the innermost line outside torch and Ammeter."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _inside(frame.f_code.co_filename):
         frame = frame.f_back
-    return "" if frame is None else _place(frame, frame.f_lineno)
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def written(at: Spot | None) -> str:
+    """Returns 'file.py:12' of a spot, or ''."""
+    return "" if at is None else f"{_short(at[0])}:{at[1]}"
 
 
 Place = tuple[CodeType | None, int, CodeType | None, int]
@@ -70,11 +84,7 @@ def _is_between(path: str) -> bool:
 def line_in(trace: TracebackType | None) -> str:
     """Returns 'file.py:12' of a traceback's innermost line outside torch and Ammeter, or ''."""
     frames = [(frame, number) for frame, number in traceback.walk_tb(trace) if not _inside(frame.f_code.co_filename)]
-    return _place(*frames[-1]) if frames else ""
-
-
-def _place(frame: FrameType, number: int) -> str:
-    return f"{_short(frame.f_code.co_filename)}:{number}"
+    return written((frames[-1][0].f_code.co_filename, frames[-1][1])) if frames else ""
 
 
 def _inside(path: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.clipping import Clipping
+from ammeter.probes.call_order.early_updates import EarlyUpdates
 from ammeter.probes.call_order.ledger import Ledger
 from ammeter.probes.call_order.marks import Marks
 from ammeter.probes.call_order.missing_gradients import Missing
@@ -37,6 +38,7 @@ class Usage:
         marks = Marks()
         self._order = Order(session, self._events, ledger, marks)
         self._clipping = Clipping(session, self._events, ledger)
+        self._early_updates = EarlyUpdates(session, self._events)
         self._scalers = Scalers(session, self._events)
         self._precision = Precision(session, self._events)
         self._outcomes = Outcomes(session, self._events)
@@ -64,6 +66,7 @@ class Usage:
             ),
             *patch.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
             *patch.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
+            *self._early_updates.attach(guard),
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
             *self._requested.attach(guard),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ammeter.verdicts.call_order.second_unscale import second_unscale
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
@@ -37,6 +38,8 @@ def _after_unscale(data: dict[str, Any], scale: float | None) -> str:
 
 def _after_update(data: dict[str, Any], scale: float | None, before: float | None) -> str:
     order = f"scaler.update(){_at(data)} was called between a backward() and the step of {data.get('optimizer')}"
+    if data.get("unscaled"):
+        return f"{order}. {second_unscale(scale, before)}"
     if not (scale and before):
         return f"{order}, so its gradients have the scale from before the update and are divided by the one after it."
     if scale == before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ammeter.verdicts.call_order.second_unscale import second_unscale
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
@@ -12,12 +13,15 @@ def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     at = f" at {data['caller']}" if data.get("caller") else ""
     scale, before = (None if data.get(name) is None else float(data[name]) for name in ("scale", "scale_before"))
+    is_unscaled = bool(data.get("unscaled"))
+    has = "" if is_unscaled else ", whose gradients have the scale from before it"
+    effect = second_unscale(scale, before) if is_unscaled else _factor(scale, before)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="update() between two optimizer steps",
         cause=f"scaler.update(){at} was called after the step of one optimizer and before that of"
-        f" {data.get('optimizer')}, whose gradients have the scale from before it. {_factor(scale, before)} Each of"
+        f" {data.get('optimizer')}{has}. {effect} Each of"
         " these updates also counts as a good step, so the scale grows too early.",
         fix=f"Remove scaler.update(){at}: call scaler.step() for every optimizer, then scaler.update() once, at the end"
         " of the iteration.",

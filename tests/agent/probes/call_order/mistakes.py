@@ -34,7 +34,7 @@ def loss_of(model: Any, dtype: torch.dtype | None = torch.float16) -> Any:
 def told(seen: Seen, kind: str, step: int, line: str, **data: Any) -> None:
     """That this mistake and no other was told, once, in this step."""
     usage = seen.usage()
-    assert [kind] == list(usage)
+    assert [kind] == list(usage), usage
     (event,) = seen.events(f"usage.{kind}")
     caller = event.data["caller"]
     assert caller.endswith(line), f"{caller} is not {line}"

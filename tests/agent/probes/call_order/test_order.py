@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ammeter.recording.session import watching as sessions
 from tests.agent.probes.call_order.mistakes import here, loss_of, scaler, sgd, told
 from tests.agent.training import Model, events, stream, watching
 
@@ -158,11 +159,80 @@ def test_update_between_two_optimizers_is_told(growth: int, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("follows", [True, False], ids=["followed", "not followed"])
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+def test_one_update_between_unscaled_optimizers_is_told(fused: bool, follows: bool, tmp_path: Path) -> None:
+    models, scales = [Model(), Model()], scaler()
+    one, other = (torch.optim.AdamW(model.parameters(), fused=fused) for model in models)
+    line = ""
+    with watching(tmp_path, models, [one, other], scales) as seen:
+        for batch in range(6):
+            if batch == 3 and not follows:
+                for session in sessions():
+                    session._follow(False)
+                    session.governor.attention.follows = False
+            one.zero_grad()
+            other.zero_grad()
+            scales.scale(loss_of(models[0]) + loss_of(models[1])).backward()
+            for optimizer in (one, other):
+                scales.unscale_(optimizer)
+            scales.step(one)
+            if batch == 4:
+                scales.update()
+                line = here()
+            scales.step(other)
+            scales.update()
+    told(
+        seen,
+        "update_between_optimizers",
+        5,
+        line,
+        optimizer="AdamW",
+        scale=1024.0,
+        scale_before=1024.0,
+        first_step=4,
+        unscaled=True,
+    )
+
+
+def test_an_update_between_unscale_and_step_is_told(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer, line = sgd(model), ""
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for batch in range(6):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            scales.unscale_(optimizer)
+            if batch == 4:
+                scales.update()
+                line = here()
+            scales.step(optimizer)
+            scales.update()
+    told(seen, "mixed_scale", 4, line, after="update", scale=1024.0, scale_before=1024.0, unscaled=True)
+
+
+def test_updates_of_optimizers_that_take_turns_are_not_told(tmp_path: Path) -> None:
+    """Also where one of them is unscaled and not stepped, and where its gradients wait for it."""
+    models, scales = [Model(), Model()], scaler()
+    one, other = (sgd(model) for model in models)
+    with watching(tmp_path, models, [one, other], scales) as seen:
+        for batch in range(6):
+            for model, optimizer in zip(models, (one, other), strict=True):
+                optimizer.zero_grad()
+                scales.scale(loss_of(model)).backward()
+                scales.unscale_(optimizer)
+                if batch != 2:
+                    scales.step(optimizer)
+                scales.update()
+    assert {} == seen.usage()
+
+
 def test_update_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> None:
+    torch.manual_seed(0)
     first, second, scales = Model(), Model(), scaler(growth_interval=1)
     one, other = sgd(first), sgd(second)
     with watching(tmp_path, [first, second], [one, other], scales) as seen:
-        for batch in range(8):
+        for batch in range(6):
             one.zero_grad()
             scales.scale(loss_of(first) + loss_of(second)).backward()
             scales.step(one)

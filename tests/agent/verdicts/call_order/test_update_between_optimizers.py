@@ -34,6 +34,15 @@ def test_a_scale_that_stayed_is_said_to_have_done_no_harm_yet() -> None:
     assert "The scale stayed 1024 (2^10) here; when it changes" in finding.cause
 
 
+def test_gradients_that_were_unscaled_before_are_said_to_be_divided_twice() -> None:
+    data = {"optimizer": "AdamW", "scale": 512.0, "scale_before": 1024.0, "first_step": 7, "unscaled": True}
+    stream = warm(9).event("usage.update_between_optimizers", caller="loop/train.py:120", **data)
+    cause = findings(stream)["update-between-optimizers"].cause
+    assert "had already divided these gradients by 1024 (2^10)" in cause
+    assert "divides them again, by 512 (2^9), so they count 1 part in 512" in cause
+    assert "2-fold" not in cause
+
+
 def test_it_is_told_once() -> None:
     stream = told(512.0, 1024.0).event("usage.update_between_optimizers", caller="b.py:1", optimizer="SGD")
     finding = findings(stream)["update-between-optimizers"]

@@ -25,10 +25,16 @@ _OPTIMIZERS = ("SGD", "AdamW", "LBFGS")
 
 @dataclass(frozen=True)
 class Mutant:
-    """edits: finds what is to be replaced in a program; nothing where the program has no such call."""
+    """One mutation.
+
+    Attributes:
+        edits: Finds what is to be replaced in a program; nothing where the program has no such call.
+        uses: Methods whose lines are right, too, because they use what the mutation left; see Fault.place_slots.
+    """
 
     edits: Callable[[ast.Module], Iterator[Edit]]
     fault: Fault
+    uses: tuple[str, ...] = ()
 
 
 def _calls(tree: ast.Module, *names: str) -> Iterator[ast.Call]:
@@ -107,7 +113,7 @@ def unscaled_loss(tree: ast.Module) -> Iterator[Edit]:
 
 
 MUTANTS = {
-    "drop-zero-grad": Mutant(drop_zero_grad, FAULTS["gradients-not-reset"]),
+    "drop-zero-grad": Mutant(drop_zero_grad, FAULTS["gradients-not-reset"], ("backward", "unscale_", "step")),
     "clip-first": Mutant(clip_first, FAULTS["clip-before-unscale"]),
     "wrong-device": Mutant(wrong_device, FAULTS["not-as-asked"]),
     "train-a-copy": Mutant(train_a_copy, FAULTS["no-gradients"]),
@@ -115,7 +121,7 @@ MUTANTS = {
     "scaler-not-loaded": Mutant(_unloaded("scaler"), FAULTS["resume-without-scaler"]),
     "no-eps": Mutant(no_eps, FAULTS["eps-underflow"]),
     "past-the-scaler": Mutant(past_the_scaler, FAULTS["gradients-not-unscaled"]),
-    "unscaled-loss": Mutant(unscaled_loss, FAULTS["loss-not-scaled"]),
+    "unscaled-loss": Mutant(unscaled_loss, FAULTS["loss-not-scaled"], ("unscale_", "step")),
 }
 
 
@@ -131,12 +137,14 @@ def mutate(recipe: Recipe, name: str) -> Program:
     """The repaired program of a recipe with one mutation, at all places that have it."""
     program = assemble(recipe, "twin")
     assert program is not None
-    edits = MUTANTS[name].edits
+    edits, uses = MUTANTS[name].edits, MUTANTS[name].uses
+    text = _replaced(program.text, list(edits(ast.parse(program.text))))
+    places = [node for node, _ in edits(ast.parse(program.text))] + list(_calls(ast.parse(text), *uses))
     return replace(
         program,
-        text=_replaced(program.text, list(edits(ast.parse(program.text)))),
+        text=text,
         recorded=_replaced(program.recorded, list(edits(ast.parse(program.recorded)))),
-        place_lines=frozenset(node.lineno for node, _ in edits(ast.parse(program.text))),  # type: ignore[attr-defined]
+        place_lines=frozenset(node.lineno for node in places),  # type: ignore[attr-defined]
         onset=0,
     )
 

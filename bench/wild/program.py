@@ -15,7 +15,16 @@ from bench.wild.pieces import courses
 from bench.wild.pieces.architectures import ARCHITECTURES, MIDDLE
 from bench.wild.pieces.frame import BUILD, DATA, TOP
 from bench.wild.pieces.optimizers import OPTIMIZERS, OWN_SCALER
-from bench.wild.pieces.slots import AUTOCASTS, CLIP_HELPERS, CLIPS, EVALUATE, defaults, scaler_names, scaler_texts
+from bench.wild.pieces.slots import (
+    AUTOCASTS,
+    CLIP_HELPERS,
+    CLIPS,
+    EVALUATE,
+    SCALED,
+    defaults,
+    scaler_names,
+    scaler_texts,
+)
 from bench.wild.pieces.styles import APPLY, COMPUTE, FETCH, STYLES, WITH_CLOSURE
 from bench.wild.recipe import Recipe
 
@@ -164,6 +173,8 @@ class _Assembly:
         scaler = dict(scaler_texts(recipe.precision))
         if not self.slots["make_scaler"]:
             scaler["scale_now"] = "1.0"
+        elif recipe.precision not in SCALED:  # a scaler that the fault adds has a scale, too
+            scaler["scale_now"] = "$scaler.get_scale()"
         half_state = make.replace("lr=", "dtype=torch.{}, lr=")
         objects = ["$model", "$opt", *(["$opt2"] if self.style.optimizers == 2 else [])]
         objects += ["$scaler"] if self.slots["make_scaler"] else []

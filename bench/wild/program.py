@@ -79,7 +79,9 @@ class _Assembly:
         self.style, self.fault = STYLES[recipe.style], FAULTS[recipe.fault]
         self.course = courses.course(recipe.course, recipe.steps)
         self.rng = random.Random(recipe.seed)
-        self.clip = self.rng.choice(["", *CLIPS]) if not OPTIMIZERS[recipe.optimizer].closure else ""
+        self.clip = (
+            self.rng.choice(self.fault.clips or ("", *CLIPS)) if not OPTIMIZERS[recipe.optimizer].closure else ""
+        )
         self.evaluates = recipe.course == "after-eval" or self.rng.random() < 0.5
         self.slots = self._slots()
         self.macros = self._macros()

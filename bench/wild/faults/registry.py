@@ -37,6 +37,7 @@ class Fault:
         related: Verdicts that notice something of it, such as a consequence.
         place: "line" if a right line is part of a good finding, "module" if a right module or tensor is, else "".
         place_slots: Further slots whose lines are right, such as the one that uses what the fault left.
+        clips: The clips that such a program may have, "" for none; empty if it may have any.
         numbers_change: False for a fault that costs time or shows after the run; the oracle then proves nothing.
         ends: Whether the program fails or dies of it.
     """
@@ -52,5 +53,6 @@ class Fault:
     optimizers: tuple[str, ...] = ()
     place: str = ""
     place_slots: tuple[str, ...] = ()
+    clips: tuple[str, ...] = ()
     numbers_change: bool = True
     ends: bool = False

@@ -77,6 +77,7 @@ class $Amplify(torch.autograd.Function):
     precisions=("bf16", "fp32"),
     archs=("mlp", "conv", "rnn", "custom"),
     courses=("once", "burst", "late", "phase", "every-50"),
+    clips=("", "torch", "value"),  # a clip of the program's own takes the spike back before the optimizer has it
 )
 
 STAGNATION = Fault(

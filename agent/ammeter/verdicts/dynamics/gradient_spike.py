@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.dynamics import spike_wording
 from ammeter.verdicts.dynamics.norm_baseline import BLOCK_READINGS
 from ammeter.verdicts.dynamics.spike_episode import (
+    ENORMOUS_RATIO_TO_PEAK,
     MIN_RATIO_TO_PEAK,
     MIN_SINGLE_RATIO,
     REPORTED,
@@ -68,8 +69,8 @@ def _rows(state: State, rows: View) -> State:
         elif near := _near(state, logs[start : start + state.level.readings_left()]):
             end = start + near
             state = _with_level(state, rows, logs[start:end], read[start:end])
-        elif _jumps(state, rows, at, log):
-            state = begin_episode(state, rows, at, log)
+        elif (begun := _with_episode(state, rows, at, log)) is not None:
+            state = with_report(begun)
         else:
             state = _with_level(state, rows, logs[start:end], read[start:end])
         start = end
@@ -79,7 +80,7 @@ def _rows(state: State, rows: View) -> State:
 def _near(state: State, logs: Floats) -> int:
     """Returns the number of leading readings that are near the level."""
     if not state.level.known:
-        return len(logs)
+        return state.level.before_record(logs, ENORMOUS_RATIO_TO_PEAK)
     far = np.flatnonzero((logs > state.high) | (logs < state.low))
     return int(far[0]) if far.size else len(logs)
 
@@ -89,8 +90,12 @@ def _with_level(state: State, rows: View, logs: Floats, read: Ints) -> State:
     before, level = state.level, state.level.with_readings(logs)
     losses = (state.losses + rows.loss()[read[-REFERENCE_LOSSES:]].tobytes())[-4 * REFERENCE_LOSSES :]
     state = replace(state, level=level, losses=losses)
-    if level.computed_at == before.computed_at:
-        return state
+    return state if level.computed_at == before.computed_at else _with_bounds(state)
+
+
+def _with_bounds(state: State) -> State:
+    """Updates the bounds of near readings from the level."""
+    level = state.level
     high = max(
         level.middle + max(math.log(MIN_RATIO), MIN_DEVIATIONS * level.spread),
         max(level.highs) + math.log(MIN_RATIO_TO_PEAK),
@@ -100,6 +105,14 @@ def _with_level(state: State, rows: View, logs: Floats, read: Ints) -> State:
         min(level.lows) - math.log(MIN_RATIO),
     )
     return replace(state, high=high, low=low)
+
+
+def _with_episode(state: State, rows: View, at: int, log: float) -> State | None:
+    """Returns the state with an episode that begins at this reading; None if none does."""
+    if state.level.known:
+        return begin_episode(state, rows, at, log) if _jumps(state, rows, at, log) else None
+    begun = begin_episode(_with_bounds(replace(state, level=state.level.recomputed())), rows, at, log)
+    return begun if begun.enormous else None
 
 
 def _jumps(state: State, rows: View, at: int, log: float) -> bool:

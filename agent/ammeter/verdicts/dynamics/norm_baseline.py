@@ -18,6 +18,10 @@ BLOCK_READINGS = 64
 short enough to follow a warm-up or a decay. Before the first 64 there is no level, because rare batches have not
 occurred yet."""
 
+EARLY_READINGS = 16
+"""Readings from which an enormous norm is recognised without a level: by then the norms of the first steps, which fall,
+and of weights that start at zero, which rise, have occurred."""
+
 MAX_BLOCKS = 16
 """Blocks with stored extremes, a thousand readings. Norms that occurred in them are normal for the run."""
 
@@ -51,7 +55,7 @@ class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def known(self) -> bool:
-        return self.count >= BLOCK_READINGS
+        return self.computed_at > 0
 
     @property
     def recent(self) -> Floats:
@@ -69,9 +73,21 @@ class NormBaseline(msgspec.Struct, frozen=True, array_like=True):
         """Adds readings, at most readings_left() of them."""
         readings = (self.readings + more.tobytes())[-4 * BLOCK_READINGS :]
         after = replace(self, count=self.count + len(more), readings=readings)
-        return after if after.count % BLOCK_READINGS else after._recomputed()
+        return after if after.count % BLOCK_READINGS else after.recomputed()
 
-    def _recomputed(self) -> NormBaseline:
+    def before_record(self, more: Floats, ratio: float) -> int:
+        """Returns the number of leading readings that are less than `ratio` times all earlier ones of the block.
+
+        The first EARLY_READINGS of the run always are.
+        """
+        before = np.frombuffer(self.readings, np.float32)
+        peaks = np.maximum.accumulate(np.concatenate([before, more]))
+        candidates = np.arange(max(EARLY_READINGS, len(before)), len(peaks))
+        far = candidates[peaks[candidates] > peaks[candidates - 1] + np.log(ratio)]
+        return int(far[0]) - len(before) if far.size else len(more)
+
+    def recomputed(self) -> NormBaseline:
+        """Returns the baseline with the level of its present readings."""
         readings = np.frombuffer(self.readings, np.float32)
         ordered, latest = np.sort(readings), np.sort(readings[len(readings) // 2 :])
         return replace(

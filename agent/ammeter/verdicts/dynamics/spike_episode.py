@@ -19,6 +19,23 @@ MIN_RATIO_TO_PEAK = 3.0
 MIN_FAR_READINGS, AMONG_READINGS = 3, 4
 """Such norms among four readings that open the verdict. A single one is a bad batch, which a clip or Adam tolerates."""
 
+ENORMOUS_RATIO, ENORMOUS_RATIO_TO_PEAK, ENORMOUS_DEVIATIONS = 1e3, 100.0, 20.0
+"""Ratio to the median and to the largest norm so far, and robust deviations above the median, of a single norm that
+opens the verdict at once: ten times the weight of a rare sample, and beyond all heavy tails but those that occur in the
+readings before."""
+
+ENORMOUS_RATIO_WITH_LOSS, MIN_LOSS_RATIO = 300.0, 10.0
+"""The ratio to the median that suffices if the loss of the step is ten times as high as before: a weight of the sample
+multiplies both alike."""
+
+MAX_ENORMOUS_SPREAD, MIN_TAIL_RATIO = 0.5, 3.0
+"""Deviation of the norms' logarithms above which no single reading is beyond the noise, and ratio of its distance from
+the median to that of the largest norm so far: in the noise of heavy tails, records exceed each other by less."""
+
+MIN_ENORMOUS_NORM = 100.0
+"""Smallest such norm: the usual ones are 0.01 to 100. The gradients of a run whose loss was almost constant, as without
+any reward, become usual ones in a single step."""
+
 MIN_SINGLE_RATIO = 100.0
 """Multiple of the median from which a single norm may be reported. The conditions are that no clip limited it and that
 the loss does not recover. A vanishing norm must also be this many times below the smallest of the last 8 norms."""
@@ -26,6 +43,9 @@ the loss does not recover. A vanishing norm must also be this many times below t
 WITHIN_LOSSES, MIN_WORSE_LOSSES = 10, 8
 """Ten losses after a spike, and the number above all sixteen before it. Eight of ten show that the loss does not
 recover; with noise it is one of them."""
+
+UNIT_LOSS = 1.0
+"""Smallest loss that ratios of losses refer to: a loss near zero has no scale of its own."""
 
 VANISHED_READINGS = 10
 """Readings in a row with a vanished norm that open the verdict."""
@@ -73,6 +93,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Values of REPORTED when the verdict last held. Later readings do not change them."""
     column: str = ""
     """The name of the loss, if the run has several."""
+    enormous: bool = False
+    """Whether a norm of the episode opens the verdict by itself."""
 
     @property
     def loss_known(self) -> bool:
@@ -81,10 +103,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
 def begin_episode(state: State, rows: View, at: int, log: float) -> State:
     """Starts an episode at the first reading that is far from the level."""
-    up, clip = log > state.high, float(rows.scalar("clip_max")[at])
+    up, clip, step = log > state.high, float(rows.scalar("clip_max")[at]), int(rows.steps[at])
+    loss, loss_before = float(rows.loss()[at]), median_loss(state.losses)
+    enormous = is_enormous(state.level, log, loss, loss_before)
     return replace(
         state,
-        first=int(rows.steps[at]),
+        opened=state.opened.at(step, step) if enormous else state.opened,
+        enormous=enormous,
+        first=step,
         since=1,
         far=1,
         calm=0,
@@ -94,8 +120,8 @@ def begin_episode(state: State, rows: View, at: int, log: float) -> State:
         usual=math.exp(state.level.middle),
         tensor=_largest(rows, at) if up else "",
         clip=clip if clip > 0 else 0.0,
-        loss=float(rows.loss()[at]),
-        loss_before=median_loss(state.losses),
+        loss=loss,
+        loss_before=loss_before,
         column=rows.loss_at(at),
     )
 
@@ -114,6 +140,7 @@ def continue_episode(state: State, rows: View, at: int, log: float) -> State:
     if far and state.up and math.exp(log) > state.norm:
         state = replace(state, norm=math.exp(log), tensor=_largest(rows, at))
     if not state.opened.active:
+        state = replace(state, enormous=is_enormous(state.level, log, loss, state.loss_before))
         return _decided(state, step)
     if state.calm >= CALM_READINGS:
         return _over(state)
@@ -132,7 +159,7 @@ def _decided(state: State, step: int) -> State:
         if state.calm:
             return _over(state)
         return replace(state, opened=state.opened.at(state.first, step)) if state.far >= VANISHED_READINGS else state
-    if state.far >= MIN_FAR_READINGS and state.since <= AMONG_READINGS:
+    if state.enormous or (state.far >= MIN_FAR_READINGS and state.since <= AMONG_READINGS):
         return replace(state, opened=state.opened.at(state.first, step))
     if state.since <= WITHIN_LOSSES:
         return state
@@ -152,6 +179,18 @@ def _single_batch(state: State) -> State:
 
 def _over(state: State) -> State:
     return replace(state, since=0, far=0, calm=0, opened=state.opened.over())
+
+
+def is_enormous(level: NormBaseline, log: float, loss: float, loss_before: float) -> bool:
+    """Whether a single norm is beyond everything that noise and rare samples cause."""
+    if level.spread > MAX_ENORMOUS_SPREAD or log < math.log(MIN_ENORMOUS_NORM):
+        return False
+    highest = max(level.highs)
+    if log < max(highest + math.log(ENORMOUS_RATIO_TO_PEAK), level.middle + MIN_TAIL_RATIO * (highest - level.middle)):
+        return False
+    jumps = loss >= MIN_LOSS_RATIO * max(abs(loss_before), UNIT_LOSS)
+    ratio = ENORMOUS_RATIO_WITH_LOSS if jumps else ENORMOUS_RATIO
+    return log >= level.middle + max(math.log(ratio), ENORMOUS_DEVIATIONS * level.spread)
 
 
 def loss_stays(before: float, loss: float) -> bool:

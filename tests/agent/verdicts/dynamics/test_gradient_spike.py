@@ -175,9 +175,52 @@ def test_a_run_that_has_learnt_all_is_silent(seed: int) -> None:
     assert judged(sudden * noisy(dice, 900), sudden) is None
 
 
-def test_before_sixty_four_readings_there_is_nothing_to_compare_with() -> None:
+def test_before_sixty_four_readings_only_an_enormous_norm_is_reported() -> None:
     norms = np.ones(63)
-    norms[40:] *= 1000
+    norms[40:] *= 900
+    assert judged(norms) is None
+    norms[40:] *= 2
+    finding = judged(norms)
+    assert finding
+    assert (40, 40) == (finding.first_step, finding.opened_step)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("begin", [16, 40, 64, 100, 1500])
+def test_a_single_enormous_norm_is_reported_at_once(begin: int, clip: float | None) -> None:
+    for seed in SEEDS:
+        norms = 0.7 * noisy(np.random.default_rng(seed), begin + 40)
+        norms[begin] = 3000.0
+        finding = judged(norms, clip=clip)
+        assert finding
+        assert (begin, begin, 1) == (finding.first_step, finding.opened_step, finding.times)
+        assert judged(norms[: begin + 1], clip=clip) == judged(norms[: begin + 2], clip=clip)
+
+
+def test_single_norms_that_come_again_are_one_finding_that_returns() -> None:
+    norms = np.ones(250)
+    norms[49::50] = 4000.0
+    finding = judged(norms)
+    assert finding
+    assert (5, 49) == (finding.times, finding.earliest_step)
+
+
+def test_a_batch_with_three_hundred_times_the_norm_needs_a_loss_that_jumps_too() -> None:
+    norms, losses = np.ones(60), np.full(60, 2.0)
+    norms[30] = 500.0
+    assert judged(norms, losses) is None
+    losses[30] = 47.0
+    finding = judged(norms, losses)
+    assert finding
+    assert "The loss was 47 at that step and 2 before." in finding.cause
+
+
+def test_first_readings_that_are_few_or_small_are_no_spike() -> None:
+    norms = np.full(60, 1e-6)
+    norms[30:] = 1.0
+    assert judged(norms) is None
+    norms = np.ones(60)
+    norms[12:] = 5000.0
     assert judged(norms) is None
 
 
@@ -223,7 +266,7 @@ def test_it_is_over_after_calm_readings_and_told_once() -> None:
 def test_what_is_looked_into_later_changes_no_word_of_it() -> None:
     stream = stepped(np.concatenate([np.full(100, 1.0), np.full(5, 90.0), np.full(80, 1.0)]))
     before = found(stream)
-    for norm in (9999.0, *[1.0] * 20):
+    for norm in (900.0, *[1.0] * 20):
         stream.good(norm=norm)
     assert before == found(stream)
     assert "in 5 readings" in before.cause

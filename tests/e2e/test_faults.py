@@ -85,7 +85,7 @@ LINES = {
 
 ELSEWHERE = {
     *("checkpoint-exposed", "checkpoint-incomplete", "checkpoint-stale", "gradient-spike", "resume-mismatch"),
-    *("run-stalled", "sign-flip", "stagnation", "ranks-disagree"),
+    *("run-stalled", "sign-flip", "stagnation", "ranks-disagree", "half-reduction"),
     *("slower-than-fp32", "validation-drift", "not-comparable", "not-reproducible"),
 }
 """Faults that other files train with."""

@@ -17,7 +17,7 @@ from tests.e2e.reference import ROOT, reported
 
 pytestmark = pytest.mark.long
 
-NAMES = {"ranks-disagree"}
+NAMES = {"ranks-disagree", "half-reduction"}
 Output = pytest.CaptureFixture[str]
 
 
@@ -57,6 +57,17 @@ def test_a_rank_that_skips_alone_is_the_one_finding_and_the_one_incident(
     assert {name: finding[name] for name in same} == {name: incident[name] for name in same}
     assert json.dumps(finding["consequences"]) == json.dumps(incident["consequences"])
     assert 1 == incident["rank"]
+
+
+def test_ranks_that_reduce_in_bfloat16_are_the_one_finding_and_the_one_incident(
+    collector: Collector, tmp_path: Path, capsys: Output
+) -> None:
+    run = train(tmp_path, collector, "--fault", "half-reduction")
+    (incident,) = ended(collector, run)
+    code, report = reported(tmp_path / "runs", capsys)
+    (finding,) = report["findings"]
+    assert (0, "half-reduction", [0, 1], 20) == (code, finding["verdict"], finding["ranks"], finding["first_step"])
+    assert (finding["cause"], finding["evidence"]) == (incident["cause"], incident["evidence"])
 
 
 def test_ranks_that_agree_are_silent(collector: Collector, tmp_path: Path, capsys: Output) -> None:

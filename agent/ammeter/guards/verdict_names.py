@@ -11,6 +11,7 @@ UNUSABLE = {
     "run-lost": "the process is gone by then",
     "run-stalled": "no step ends while it is open, and guards act between two steps",
     "ranks-disagree": "it needs the rows of all ranks, which the collector and `ammeter report` have",
+    "half-reduction": "it needs the rows of all ranks, which the collector and `ammeter report` have",
 }
 """Verdicts that no guard can act on, with the reason."""
 

@@ -50,6 +50,7 @@ ORDER = (
     "clip-before-unscale",
     "no-loss-scaling",
     "half-optimizer-state",
+    "half-reduction",
     "eps-underflow",
     "diverged",
     "masked-row-nan",

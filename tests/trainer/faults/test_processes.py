@@ -33,6 +33,10 @@ def shows_ranks_disagree(run: Summary, seen: Seen) -> None:
     assert Trainer.apply_gradients == trainer.apply_gradients.__func__  # type: ignore[attr-defined]  # once
 
 
+def shows_half_reduction(run: Summary, seen: Seen) -> None:
+    assert run.val_loss == healthy(seen).val_loss  # alone nothing is amiss
+
+
 def shows_agent_blind(run: Summary, seen: Seen) -> None:
     assert (run.applied, run.val_loss) == ((other := healthy(seen)).applied, other.val_loss)
     assert all(isinstance(number, int) for number in seen.samples[:20])

@@ -208,10 +208,8 @@ def _missing_steps(state: State) -> tuple[str, str]:
 
 def _differing_scale(state: State) -> tuple[str, str]:
     """Returns title and cause for ranks with another loss scale."""
-    differing, verb = (
-        ranks_text(state.differing, state.differing_count),
-        "has" if state.differing_count == 1 else "have",
-    )
+    differing = ranks_text(state.differing, state.differing_count)
+    verb = "has" if state.differing_count == 1 else "have"
     title = f"{wording.sentence(differing)} {verb} another loss scale than the other ranks"
     return title, f"{_cause(state, differing)} The scaler of each rank decides independently: {_harm(state)}"
 

@@ -114,7 +114,7 @@ def _gradients(state: Weights, aligned: AlignedSteps, norms: Norms, begin: int, 
 
 def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequence[float]) -> Weights:
     low, high = min(checksums), max(checksums)
-    if high - low <= MAX_CHECKSUM_DIFFERENCE * max(abs(low), abs(high)):
+    if are_equal(checksums):
         return _equal(state, step, low)
     state = replace(state, different=state.different + 1, since=state.since if state.different else step)
     if state.opened.active:
@@ -162,6 +162,12 @@ def _first_step(state: Weights) -> int:
 
 def _is_seen_in_norms(state: Weights) -> bool:
     return 0 <= state.norm_step < state.since and (state.shared_norms >= MIN_SHARED_NORMS or not state.has_moved)
+
+
+def are_equal(checksums: Sequence[float]) -> bool:
+    """Whether checksums of several ranks show equal weights."""
+    low, high = min(checksums), max(checksums)
+    return high - low <= MAX_CHECKSUM_DIFFERENCE * max(abs(low), abs(high))
 
 
 def severity(state: Weights) -> Severity:

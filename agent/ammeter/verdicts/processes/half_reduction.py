@@ -1,0 +1,101 @@
+"""half-reduction: the gradients of the ranks are summed in 16 bits.
+
+The average of float32 gradients of several batches has 24 significant bits. If it has 8 or 11 on every rank, although
+the batches differ, it was rounded to bfloat16 or float16 in the reduction or around it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.rank_alignment import AlignedSteps
+from ammeter.verdicts.processes.replica_weights import MAX_LISTED_RANKS, are_equal
+from ammeter.wire.columns import Floats, measured
+
+MIN_READINGS = 4
+"""Readings in a row with rounded gradients. They are two pairs of steps, several steps apart."""
+
+FORMATS = {8: "bfloat16", 11: "float16"}
+"""Significant bits of a 16-bit dtype, and its name."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Lifecycle = Lifecycle()
+    readings: int = 0
+    since: int = -1
+    """`readings`: readings in a row with rounded gradients, the first of them at `since`."""
+    bits: int = 0
+    ranks: tuple[int, ...] = ()
+    """The first MAX_LISTED_RANKS of `ranks_count` ranks."""
+    ranks_count: int = 0
+    losses: tuple[float, float] = (0.0, 0.0)
+    """The lowest and the highest loss of the ranks at `since`: their batches differ."""
+
+
+def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
+    before = state
+    if len(aligned) and aligned.same_tensors and not aligned.sharded:
+        bits, checksums, losses = (aligned.column(name) for name in VERDICT.columns)
+        known = measured(bits).all(axis=0) & measured(checksums).all(axis=0) & np.isfinite(losses).all(axis=0)
+        for at in np.flatnonzero(known).tolist():
+            if are_equal(checksums[:, at].tolist()):
+                state = _reading(state, aligned.ranks, int(aligned.steps[at]), bits[:, at], losses[:, at])
+    return state, changed(_conclude, before, state)
+
+
+def _reading(state: State, ranks: tuple[int, ...], step: int, bits: Floats, losses: Floats) -> State:
+    """Counts a reading of replicas. Equal batches prove nothing: their average has the bits of each summand."""
+    low, high = float(losses.min()), float(losses.max())
+    if low == high:
+        return state
+    if int(bits.max()) not in FORMATS:
+        return replace(state, readings=0, opened=state.opened.over())
+    if not state.readings:
+        listed = ranks[:MAX_LISTED_RANKS]
+        state = replace(
+            state, since=step, bits=int(bits.max()), ranks=listed, ranks_count=len(ranks), losses=(low, high)
+        )
+    state = replace(state, readings=state.readings + 1)
+    return replace(state, opened=state.opened.at(state.since, step)) if state.readings >= MIN_READINGS else state
+
+
+def _conclude(state: State) -> Finding:
+    dtype = FORMATS[state.bits]
+    low, high = (f"{loss:.6g}" for loss in state.losses)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"Gradients are reduced in {dtype}",
+        cause=f"The {state.ranks_count} ranks round their gradients to {dtype} in the reduction or around it: the"
+        f" averaged float32 gradients have {state.bits} significant bits instead of 24 {state.opened.since}, although"
+        f" the batches of the ranks differ (losses of {low} to {high} at step {state.opened.first}). The rounding error"
+        " grows with the number of ranks.",
+        fix="Reduce in float32: call dist.all_reduce on the float32 gradient without a cast before it; with"
+        " DistributedDataParallel, remove bf16_compress_hook or fp16_compress_hook. If the network between the ranks is"
+        " too slow for that, compare the validation loss with that of a float32 reduction.",
+        ranks=state.ranks,
+        evidence={
+            "significant_bits": state.bits,
+            "dtype": dtype,
+            "of": state.ranks_count,
+            "readings": state.readings,
+            "losses": list(state.losses),
+        },
+        **lifecycle_fields(state.opened),
+    )
+
+
+VERDICT = Verdict(
+    id="half-reduction",
+    severity="ticket",
+    title="Reduction in half precision",
+    question="Are the gradients of the ranks rounded to bfloat16 or float16 in their reduction?",
+    columns=("grad_bits", "weights_checksum", "loss"),
+    events=(),
+    state=State,
+    ranks=judge,
+)

@@ -1,0 +1,104 @@
+"""half-reduction: averaged gradients have the bits of a 16-bit dtype on all ranks, although the batches differ."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ammeter.report.diagnosis import diagnose
+from ammeter.verdicts.framework.finding import Finding
+from tests.agent.stream_builder import Stream
+from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, judged, seen
+from tests.ranks import run as run_on_ranks
+
+
+def replicas(
+    bits: Callable[[int], float] = lambda step: 8.0, losses: Sequence[float] = (0.5, 0.6), apart: float = 0.0
+) -> Ranks:
+    """Ranks that are read at every fourth of 40 steps."""
+    made = {rank: Stream(world_size=len(losses)) for rank in range(len(losses))}
+    for rank, stream in made.items():
+        for step in range(40):
+            read = {"weights_checksum": 3.0 + step + apart * rank, "grad_bits": bits(step)} if step % 4 == 0 else {}
+            stream.good(loss=losses[rank] + step, norm=1.0 + rank * (apart > 0), **read)
+    return made
+
+
+def findings(made: Ranks, cuts: Sequence[int] = ()) -> list[Finding]:
+    return judged(seen(made, cuts))[1]
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(8.0, "bfloat16"), (11.0, "float16")])
+def test_rounded_gradients_of_different_batches_are_a_ticket(bits: float, dtype: str) -> None:
+    finding = findings(replicas(lambda step: bits if step >= 8 else 24.0))[-1]
+    assert ("half-reduction", "ticket", 8, 20) == (
+        finding.verdict,
+        finding.severity,
+        finding.first_step,
+        finding.opened_step,
+    )
+    assert f"Gradients are reduced in {dtype}" == finding.title
+    assert f"have {bits:.0f} significant bits instead of 24 since step 8" in finding.cause
+    assert "losses of 8.5 to 8.6 at step 8" in finding.cause
+    assert (0, 1) == finding.ranks
+
+
+def test_three_readings_are_not_enough_and_full_bits_close_it() -> None:
+    assert [] == findings(replicas(lambda step: 8.0 if step < 12 else 24.0))
+    assert not findings(replicas(lambda step: 8.0 if step < 20 else 24.0))[-1].active
+
+
+def test_ranks_with_equal_batches_are_left_alone() -> None:
+    assert [] == findings(replicas(losses=(0.5, 0.5)))
+
+
+def test_ranks_with_other_weights_are_left_alone() -> None:
+    assert "half-reduction" not in {finding.verdict for finding in findings(replicas(apart=1.0))}
+
+
+@pytest.mark.parametrize("cut", [1, 7, 20])
+def test_it_is_the_same_for_every_division_of_the_streams(cut: int) -> None:
+    whole, pieces = (judged(seen(replicas(), cuts)) for cuts in ((), range(0, 42, cut)))
+    assert (whole[0], whole[1][-1]) == (pieces[0], pieces[1][-1])
+
+
+PROGRAM = """
+import sys, torch, ammeter
+import torch.distributed as dist
+
+def compress(state, bucket):
+    short = bucket.buffer().to(torch.bfloat16)
+    return dist.all_reduce(short, async_op=True).get_future().then(lambda reduced: reduced.value()[0].float() / 2)
+
+dist.init_process_group("gloo")
+torch.manual_seed(5)
+network = torch.nn.Sequential(torch.nn.Linear(24, 48), torch.nn.Tanh(), torch.nn.Linear(48, 24))
+model = torch.nn.parallel.DistributedDataParallel(network)
+if sys.argv[1] == "compressed":
+    model.register_comm_hook(None, compress)
+optimizer = torch.optim.RMSprop(network.parameters(), lr=0.001)
+ammeter.watch(model, optimizer)
+draw = torch.Generator().manual_seed(dist.get_rank())
+for step in range(20):
+    optimizer.zero_grad()
+    inputs = torch.randn(8, 24, generator=draw)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = (model(inputs).float() - inputs).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("how", "expected"), [("compressed", ["half-reduction"]), ("plain", [])])
+def test_a_compressing_hook_is_found_behind_a_clip(how: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "AMMETER_DIR": str(tmp_path / "runs")}
+    run_on_ranks([sys.executable, tmp_path / "program.py", how], 2, env=environment, timeout=120)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert expected == [entry.finding.verdict for entry in diagnose(run).findings]

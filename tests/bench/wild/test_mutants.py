@@ -28,8 +28,18 @@ def test_a_mutant_differs_from_the_repaired_program_in_its_places_alone() -> Non
         for name in mutants_of(recipe):
             mutant = mutate(recipe, name)
             assert ast.parse(mutant.text)
-            lines = zip(twin.text.splitlines(), mutant.text.splitlines(), strict=True)
-            assert mutant.place_lines == {number for number, (old, new) in enumerate(lines, 1) if old != new}
+            lines = list(enumerate(zip(twin.text.splitlines(), mutant.text.splitlines(), strict=True), 1))
+            changed = {number for number, (old, new) in lines if old != new}
+            calls = [f".{method}(" for method in MUTANTS[name].uses]
+            uses = {number for number, (_, new) in lines if any(call in new for call in calls)}
+            assert mutant.place_lines == changed | uses
+
+
+def test_the_uses_of_a_mutant_are_places_of_its_fault() -> None:
+    """Only what the fault of the same name accepts is accepted of a mutant."""
+    slots = {"backward": "backward", "unscale_": "unscale", "step": "step"}
+    for mutant in MUTANTS.values():
+        assert {slots[method] for method in mutant.uses} <= set(mutant.fault.place_slots)
 
 
 @pytest.mark.parametrize("name", ["clip-first", "past-the-scaler", "unscaled-loss"])

@@ -33,7 +33,7 @@ BAD_STEP = 3
 
 
 def main(folder: Path, plans: str) -> None:
-    told = logged()
+    lines = logged()
     found: dict[str, Any] = {"early": early(folder)}
     distributed.init_process_group("gloo")
     rank, first = distributed.get_rank(), PLANS[plans][0]
@@ -43,7 +43,7 @@ def main(folder: Path, plans: str) -> None:
     found["one is off"] = train(replace(first, name="one is off"), watched=True, disabled=rank == 1)["run"]
     found["uneven"] = [uneven(watched) for watched in (False, True)]
     found["left"] = [outlives(close_first) for close_first in (True, False)]
-    found["told"] = told
+    found["logged"] = lines
     (folder / f"{rank}.json").write_text(json.dumps(found))
     over_the_end()
 

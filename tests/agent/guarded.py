@@ -50,11 +50,11 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     raised: BaseException | None = None
-    told: list[dict[str, Any]] = field(default_factory=list)
+    acted: list[dict[str, Any]] = field(default_factory=list)
 
     def actions(self, guard: str = "") -> list[tuple[str, int]]:
         """(action, step) of what guards did."""
-        return [(action["action"], action["step"]) for action in self.told if guard in ("", action["guard"])]
+        return [(action["action"], action["step"]) for action in self.acted if guard in ("", action["guard"])]
 
 
 def train(
@@ -88,7 +88,7 @@ def train(
         run.close()
     found.state = _bits(net, stepper, scales)
     if folder:
-        found.told = [event.data for event in events(stream(run.id, folder)[1], "guard.acted")]
+        found.acted = [event.data for event in events(stream(run.id, folder)[1], "guard.acted")]
     return found
 
 

@@ -124,8 +124,8 @@ class Twins:
     bare: Ended
     watched: Ended
 
-    def told(self) -> list[str]:
-        """What only the watched one said on stderr. That they ended alike is asserted."""
+    def extra_lines(self) -> list[str]:
+        """Returns the lines on stderr of the watched program alone; asserts that both ended alike."""
         assert (self.bare.code, self.bare.out) == (self.watched.code, self.watched.out), self.watched.err
         left = _without_us(self.bare.err)
         more = []

@@ -105,7 +105,7 @@ class Fed:
         return list(views(self.store, self.run, self.stream, None, None))
 
 
-def told(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:
+def contents(views: list[View]) -> list[tuple[list[int], list[int], bytes]]:
     """Returns steps, times and values bit by bit, one part for each schema."""
     parts: list[list[View]] = []
     for view in views:

@@ -86,7 +86,7 @@ def test_what_a_checkpoint_of_the_program_lacks_is_told_once_and_nothing_is_writ
     guard = guards.Checkpoint()
     outcome = train(tmp_path / "journals", [guard], before=before)
     assert ["found incomplete"] == [action for action, _ in outcome.actions()]
-    assert f"{tmp_path}/10.pt lacks optimizer, scaler" == outcome.told[0]["reason"]
+    assert f"{tmp_path}/10.pt lacks optimizer, scaler" == outcome.acted[0]["reason"]
     assert guard.latest() is None
     assert not list((tmp_path / "journals" / outcome.run).glob("checkpoints*"))
 
@@ -117,7 +117,7 @@ def test_poisoned_weights_are_not_written_and_a_stopped_run_is_sent_to_the_last_
     outcome = train(tmp_path, [guard, guards.Stop(["scale-collapse"])], before=poison(25), steps=60)
     assert tmp_path / outcome.run / "checkpoints" / "step-00000018.pt" == guard.latest()
     assert [("wrote", 8), ("wrote", 17), ("did not write", 26)] == outcome.actions("checkpoint")
-    assert "not finite, loud.mix.weight first" in outcome.told[2]["reason"]
+    assert "not finite, loud.mix.weight first" in outcome.acted[2]["reason"]
     assert isinstance(outcome.raised, ammeter.Stopped)
     assert str(guard.latest()) == outcome.raised.checkpoint
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_back_safely_leaves_no_file(tmp_path: Path) -> None:
     guard = guards.Checkpoint(every_steps=10, dir=tmp_path / "kept", parts={"odd": Odd()})
     outcome = train(tmp_path, [guard])
     assert "could not write" == outcome.actions()[0][0]
-    assert "weights_only=True does not load it" in outcome.told[0]["reason"]
+    assert "weights_only=True does not load it" in outcome.acted[0]["reason"]
     assert [] == list((tmp_path / "kept").iterdir())
 
 

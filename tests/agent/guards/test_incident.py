@@ -23,13 +23,13 @@ def test_the_callback_gets_each_finding_once_in_the_training_thread_with_its_cau
     ((finding, thread),) = got
     assert threading.get_ident() == thread
     assert ("nonfinite-weights", "page", 20) == (finding.verdict, finding.severity, finding.opened_step)
-    (told,) = [
+    (reported,) = [
         finding.finding
         for finding in diagnosis.diagnose(tmp_path / outcome.run).findings
         if finding.finding.verdict == "nonfinite-weights"
     ]
-    assert (told.title, told.first_step, told.tensor) == (finding.title, finding.first_step, finding.tensor)
-    assert (told.cause, told.fix) == (finding.cause, finding.fix)
+    assert (reported.title, reported.first_step, reported.tensor) == (finding.title, finding.first_step, finding.tensor)
+    assert (reported.cause, reported.fix) == (finding.cause, finding.fix)
 
 
 def test_of_all_verdicts_it_hears_the_cause_and_not_what_comes_of_it(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_what_the_callback_raises_is_counted_and_told_once(tmp_path: Path, caplo
     assert train(None, before=before).state == outcome.state
     assert guard.failures >= 1
     assert 1 == len([line for line in caplog.messages if "the callback for" in line])
-    (told,) = outcome.told
-    assert "callback raised" == told["action"]
-    assert told["reason"].startswith("ValueError: cannot page for nonfinite-")
+    (action,) = outcome.acted
+    assert "callback raised" == action["action"]
+    assert action["reason"].startswith("ValueError: cannot page for nonfinite-")
 
 
 def test_a_healthy_run_calls_nobody(tmp_path: Path) -> None:

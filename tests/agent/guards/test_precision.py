@@ -32,7 +32,7 @@ def test_an_overflow_that_no_scale_mends_is_left_for_another_dtype(to: str, tmp_
     assert [False, False, True] == [math.isfinite(loss) for loss in guarded.losses[10:13]]
     assert all(map(math.isfinite, guarded.losses[12:]))
     assert [("fell back", 11)] == guarded.actions()
-    assert ("float16", to) == (guarded.told[0]["from"], guarded.told[0]["to"])
+    assert ("float16", to) == (guarded.acted[0]["from"], guarded.acted[0]["to"])
     healthy = train(None, steps=60)
     assert abs(sum(guarded.losses[-10:]) / sum(healthy.losses[-10:]) - 1) < 0.1
 
@@ -53,7 +53,7 @@ def test_one_module_in_float32_is_enough_and_the_program_needs_no_run_autocast(
     assert [torch.float16] * 3 == dtypes[:3]
     assert [torch.float16, torch.float32, torch.float16] == dtypes[-3:]
     assert all(map(math.isfinite, guarded.losses[15:]))
-    assert ("loud", "float32") == (guarded.told[0]["module"], guarded.told[0]["to"])
+    assert ("loud", "float32") == (guarded.acted[0]["module"], guarded.acted[0]["to"])
 
 
 def test_it_comes_back_after_good_steps_later_each_time_and_stays_after_the_last_try(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_overflow_of_the_backward_pass_alone_is_waited_for_until_the_fifth_sk
 
     outcome = train(tmp_path, [guards.Precision()], before=before)
     assert [("fell back", 14)] == outcome.actions()
-    assert "5 steps in a row were skipped: the scale decreased, and no scale prevents it" == outcome.told[0]["reason"]
+    assert "5 steps in a row were skipped: the scale decreased, and no scale prevents it" == outcome.acted[0]["reason"]
 
 
 class Normed(torch.nn.Module):
@@ -134,7 +134,7 @@ def test_a_program_that_does_not_enter_run_autocast_is_told_so_once(
     monkeypatch.setattr(ammeter.Run, "autocast", lambda run, device, dtype: torch.autocast(device, dtype))
     outcome = train(tmp_path, [guards.Precision()], before=loud(10))
     assert [("unable", 11)] == outcome.actions()
-    assert outcome.told[0]["reason"].endswith("the program does not enter run.autocast()")
+    assert outcome.acted[0]["reason"].endswith("the program does not enter run.autocast()")
 
 
 def test_a_module_with_half_weights_is_left_alone(tmp_path: Path) -> None:

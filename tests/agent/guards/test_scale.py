@@ -35,7 +35,7 @@ def test_a_scale_that_grows_into_an_overflow_now_and_then_is_left_alone(tmp_path
     guarded = train(tmp_path, [guards.Scale()], steps=150, scaler=calm)
     assert skips(bare) >= 4
     assert bare.state == guarded.state
-    assert [] == guarded.told
+    assert [] == guarded.acted
 
 
 def test_once_it_grew_too_eagerly_it_leaves_a_margin_above_the_largest_gradient(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_once_it_grew_too_eagerly_it_leaves_a_margin_above_the_largest_gradient(
     outcome = train(tmp_path, [guards.Scale(margin=8)], steps=60, scaler=eager, clip=1e-3)
     assert [("backed off", 30), ("held", 32)] == outcome.actions()
     assert [2.0**17, *[2.0**14] * 30] == outcome.scales[29:]
-    assert "would leave less than a factor of 8 to 65504" in outcome.told[1]["reason"]
+    assert "would leave less than a factor of 8 to 65504" in outcome.acted[1]["reason"]
 
 
 def test_the_second_skip_in_a_row_quarters_the_scale_and_the_third_goes_to_what_was_borne(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_second_skip_in_a_row_quarters_the_scale_and_the_third_goes_to_what_
     assert guarded.scales[12] == guarded.scales[-1]
     assert [("backed off", 11), ("backed off", 12)] == guarded.actions()
     assert {"guard": "scale", "from": 2.0**22, "to": 2.0**21, "step": 11} == {
-        name: guarded.told[0][name] for name in ("guard", "from", "to", "step")
+        name: guarded.acted[0][name] for name in ("guard", "from", "to", "step")
     }
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_backed_off_for_nan_which_no_scale_mends_and_the_floor_holds(
     assert 1024 * 2.0**-25 == bare.scales[-1]
     assert 16.0 == guarded.scales[-1]
     assert [("held", 11)] == guarded.actions()  # told once
-    assert "steps are still skipped" in guarded.told[0]["reason"]
+    assert "steps are still skipped" in guarded.acted[0]["reason"]
 
 
 def test_an_inf_that_no_scale_mends_ends_at_the_floor_and_poisons_nothing(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_each_of_several_ranks_does_the_same_for_it_counts_skips_and_reads_no_gr
     monkeypatch.setattr("ammeter.guards.scale._largest_gradient", lambda parameters: pytest.fail("gradients were read"))
     guarded = train(tmp_path, [guards.Scale()], steps=60, scaler=EAGER)
     assert skips(guarded) <= 6
-    assert "overflowed at" in next(data["reason"] for data in guarded.told if data["action"] == "held")
+    assert "overflowed at" in next(data["reason"] for data in guarded.acted if data["action"] == "held")
 
 
 def test_a_scale_that_overflowed_is_tried_again_when_its_time_is_over(

@@ -35,10 +35,10 @@ NAMES = [f"{world} ranks, {plan.name}" for world, plan in EVERY]
 
 @dataclass(frozen=True)
 class Launched:
-    """Ranks that have ended. told: what each of them wrote."""
+    """Ranks that have ended. results: what each of them wrote."""
 
     folder: Path
-    told: list[dict[str, Any]]
+    results: list[dict[str, Any]]
 
     def streams(self, name: str) -> dict[int, list[Any]]:
         """rank -> frames, of the run of this name; one stream for each rank."""
@@ -82,8 +82,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
 def test_what_ranks_come_to_is_the_same_to_the_last_bit(launched: Any, world: str, plan: Plan) -> None:
-    for told in launched(world).told:
-        bare, watched = told[plan.name]["bare"], told[plan.name]["watched"]
+    for result in launched(world).results:
+        bare, watched = result[plan.name]["bare"], result[plan.name]["watched"]
         for what in ("state", "losses", "scales"):
             assert bare[what] == watched[what]
         assert repr(bare["clips"]) == repr(watched["clips"])
@@ -97,9 +97,9 @@ def skipped(scales: Sequence[float | None]) -> list[int]:
 
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
 def test_nothing_is_sent_between_ranks_because_we_watch(launched: Any, world: str, plan: Plan) -> None:
-    for told in launched(world).told:
-        assert len(told[plan.name]["bare"]["collectives"]) >= STEPS
-        assert told[plan.name]["bare"]["collectives"] == told[plan.name]["watched"]["collectives"]
+    for result in launched(world).results:
+        assert len(result[plan.name]["bare"]["collectives"]) >= STEPS
+        assert result[plan.name]["bare"]["collectives"] == result[plan.name]["watched"]["collectives"]
 
 
 @pytest.mark.parametrize(("world", "plan"), EVERY, ids=NAMES)
@@ -142,7 +142,7 @@ WHOLE = [(world, plan) for world, plan in EVERY if plan.precision == "fp32"]
 
 @pytest.mark.parametrize(("world", "plan"), WHOLE, ids=[f"{world} ranks, {plan.name}" for world, plan in WHOLE])
 def test_merged_norms_are_those_of_the_model_in_one_piece(launched: Any, world: str, plan: Plan) -> None:
-    whole = launched(world).told[0][plan.name]["whole"]
+    whole = launched(world).results[0][plan.name]["whole"]
     found = list(merged(launched(world).views(plan.name), WORLDS[world]))
     first = found[0]
     norms = dict(
@@ -158,7 +158,7 @@ CLIPPED = [(world, plan) for world, plan in EVERY if plan.clip and plan.preset =
 
 @pytest.mark.parametrize(("world", "plan"), CLIPPED, ids=[f"{world} ranks, {plan.name}" for world, plan in CLIPPED])
 def test_merged_norms_are_what_clip_grad_norm_returns(launched: Any, world: str, plan: Plan) -> None:
-    returned = launched(world).told[0][plan.name]["watched"]["clips"]
+    returned = launched(world).results[0][plan.name]["watched"]["clips"]
     found = column(list(merged(launched(world).views(plan.name), WORLDS[world])), "grad_norm")
     assert returned == pytest.approx(found, rel=1e-5, nan_ok=True)
 
@@ -199,7 +199,7 @@ def test_copies_are_those_of_the_whole_mesh(launched: Any) -> None:
     assert [1, 1, 2, 2] == [copies["fsdp across tensor parallel"][name] for name in tensors]
 
 
-def test_under_ddp_a_bad_step_is_replayed_where_it_was_born_and_under_fsdp_that_is_said_to_be_impossible(
+def test_under_ddp_a_bad_step_is_replayed_where_it_was_born_and_under_fsdp_that_is_reported_as_impossible(
     launched: Any,
 ) -> None:
     innocent, guilty = launched("two").events("ddp fp16", "origin.found")
@@ -209,21 +209,21 @@ def test_under_ddp_a_bad_step_is_replayed_where_it_was_born_and_under_fsdp_that_
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_ranks_agree_on_their_run_without_being_told(launched: Any, world: str) -> None:
-    (run,) = {told["agreed"] for told in launched(world).told}
+def test_ranks_agree_on_their_run_without_a_setting(launched: Any, world: str) -> None:
+    (run,) = {result["agreed"] for result in launched(world).results}
     assert list(range(WORLDS[world])) == sorted(by_rank(launched(world).folder / "runs" / run))
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_before_init_process_group_the_launchers_job_is_the_run_else_each_rank_is_one_which_is_said_once(
+def test_before_init_process_group_the_launchers_job_is_the_run_else_each_rank_is_one_which_is_logged_once(
     launched: Any, world: str
 ) -> None:
-    alone, named = zip(*((told["early"][:2], told["early"][2:]) for told in launched(world).told), strict=True)
+    alone, named = zip(*((result["early"][:2], result["early"][2:]) for result in launched(world).results), strict=True)
     assert 2 * WORLDS[world] == len({run for runs in alone for run in runs})
     assert 1 == len({run for runs in named for run in runs})
-    said = [told["told"] for told in launched(world).told]
-    assert [1, *[0] * (WORLDS[world] - 1)] == [len(lines) for lines in said]
-    assert f"so the {WORLDS[world]} ranks are recorded as separate runs; call watch() afterwards" in said[0][0]
+    logged = [result["logged"] for result in launched(world).results]
+    assert [1, *[0] * (WORLDS[world] - 1)] == [len(lines) for lines in logged]
+    assert f"so the {WORLDS[world]} ranks are recorded as separate runs; call watch() afterwards" in logged[0][0]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -233,8 +233,8 @@ def test_a_rank_that_is_not_watched_keeps_nobody_waiting(launched: Any, world: s
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_that_wait_in_join_are_the_same_and_write_their_own_steps(launched: Any, world: str) -> None:
-    for told in launched(world).told:
-        assert told["uneven"][0] == told["uneven"][1]
+    for result in launched(world).results:
+        assert result["uneven"][0] == result["uneven"][1]
     streams = launched(world).streams("uneven")
     assert [2 + rank for rank in range(WORLDS[world])] == [
         len(programs.steps(streams[rank])) for rank in range(WORLDS[world])
@@ -243,7 +243,7 @@ def test_ranks_that_wait_in_join_are_the_same_and_write_their_own_steps(launched
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_wrapper_that_the_program_let_go_is_gone_before_the_process_group(launched: Any, world: str) -> None:
-    assert [[False, False]] * WORLDS[world] == [told["left"] for told in launched(world).told]
+    assert [[False, False]] * WORLDS[world] == [result["left"] for result in launched(world).results]
 
 
 @pytest.mark.parametrize("world", WORLDS)

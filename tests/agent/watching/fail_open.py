@@ -24,7 +24,7 @@ ON_DISK = "from pathlib import Path; from ammeter.watching import delivery; deli
 def check_program(step_count: int, body: str, folder: Path) -> None:
     """Runs the program bare and watched, and compares their bits and the recorded steps."""
     both = twins(body, folder)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert 0 == both.watched.code
     for frames in both.watched.streams():
         assert [] == events(frames, "probe.failed")

@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 def test_a_watched_model_optimizer_and_scaler_go_to_a_spawned_process(tmp_path: Path) -> None:
     both = twins(SPAWNS, tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert 0 == both.watched.code
     assert [0, 1] == steps(both.watched.stream())
 
@@ -54,7 +54,7 @@ def test_a_watched_model_optimizer_and_scaler_go_to_a_spawned_process(tmp_path: 
 def test_under_another_interpreters_settings_a_run_is_the_same(settings: dict[str, str], tmp_path: Path) -> None:
     quiet = "import gc; gc.collect()\n"
     both = twins(TRAIN + quiet, tmp_path, settings=settings)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert 0 == both.watched.code
     assert 30 == len(steps(both.watched.stream()))
 

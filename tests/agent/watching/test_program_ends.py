@@ -69,7 +69,7 @@ def test_a_program_ends_as_it_would_have_ended_when_it(name: str, tmp_path: Path
     code, goodbye, body = ENDS[name]
     begin = "run = watch(model, optimizer, scaler)\nfor _ in range(5):\n    step()\nprint(bits(), flush=True)\n"
     both = twins(begin + textwrap.dedent(body), tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert code == both.watched.code
     frames = both.watched.stream()
     assert goodbye == bye(frames)

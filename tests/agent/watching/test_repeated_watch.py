@@ -75,7 +75,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_notebook_may_watch_several_times(name: str, tmp_path: Path) -> None:
     both = twins(LEFT + textwrap.dedent(SEVERAL[name]) + "\nprint(bits())\n", tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     streams = both.watched.streams()
     assert [4, 4, 4] == [len(steps(frames)) for frames in streams], "a watch() of the same objects ends the one before"
     assert all(bye(frames) for frames in streams)

@@ -34,7 +34,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_a_folder_that_is_read_only_leaves_training_unwatched_with_one_line(small: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
     both = twins(TRAIN, tmp_path, AMMETER_DIR=str(small / "journals"))
-    (line,) = both.told()
+    (line,) = both.extra_lines()
     assert "ammeter cannot watch this run (OSError: [Errno 30] Read-only file system" in line
 
 
@@ -49,7 +49,7 @@ def test_a_disk_that_is_full_leaves_training_as_it_is_and_what_is_lost_is_counte
     )
     body = body.replace("run.close()", f"os.unlink({str(filler)!r})\nstep()\nrun.close()")
     both = twins(body, tmp_path, AMMETER_DIR=str(small / "journals"))
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     frames = both.watched.at(small / "journals").stream()
     assert ("closed", "") == bye(frames)
     lost = sum(frame.steps for frame in frames if isinstance(frame, Lost))
@@ -60,7 +60,7 @@ def test_a_disk_that_is_full_leaves_training_as_it_is_and_what_is_lost_is_counte
 def test_a_disk_that_stays_full_is_no_reason_to_wait(small: Path, tmp_path: Path) -> None:
     body = ON_DISK + TRAIN.replace("range(30)", "range(900)")
     both = twins(body, tmp_path, AMMETER_DIR=str(small))
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert 0 < len(steps(both.watched.at(small).stream())) <= 900
 
 
@@ -75,7 +75,7 @@ def test_a_journal_that_vanishes_in_the_middle_leaves_training_as_it_is(tmp_path
 
             """
         both = twins(textwrap.dedent(vanish) + body, tmp_path / str(tmpfs))
-        assert [] == both.told()
+        assert [] == both.extra_lines()
         assert not both.watched.folder.exists()
 
 
@@ -86,7 +86,7 @@ def test_nearing_its_cap_the_journal_keeps_fewer_steps_and_training_the_same_bit
         "cap_bytes=60_000", "cap_bytes=60_000, segment_bytes=4_000"
     )
     both = twins(body, tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     frames = both.watched.stream()
     lost = sum(frame.steps for frame in frames if isinstance(frame, Lost) and frame.reason == "journal-cap")
     assert 600 == len(steps(frames)) + lost
@@ -119,7 +119,7 @@ def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(tm
         parts.missing("the limit is set by root, by the numbers of system calls that are known here")
     get, set_ = (125, 126) if os.uname().machine == "x86_64" else (90, 91)
     both = twins(NO_PROCESS.format(get=get, set=set_) + TRAIN.replace("run.close()", "os._exit(0)"), tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert both.watched.out.startswith("no process\n")
     assert [] == list(both.watched.folder.rglob("hot"))
     written = steps(both.watched.stream())
@@ -129,7 +129,7 @@ def test_where_no_process_can_be_started_the_journal_goes_to_the_disk_at_once(tm
 
 def test_where_tmpfs_is_missing_the_journal_goes_to_the_disk(tmp_path: Path) -> None:
     both = twins(ON_DISK + TRAIN, tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert 30 == len(steps(both.watched.stream()))
     assert [] == [*both.watched.folder.rglob("hot"), *both.watched.folder.rglob("mirror*")]
 
@@ -154,7 +154,7 @@ def test_a_tmpfs_that_fills_up_costs_no_row(at: int, small: Path, tmp_path: Path
     full = f"    if each == {at}:\n        fill({filler!r})\n    step()\n"
     loop = before + TRAIN.replace("for _ in", "for each in").replace("    step()\n", full)
     both = twins(hot + textwrap.dedent(begin) + loop, tmp_path)
-    assert [] == both.told()
+    assert [] == both.extra_lines()
     assert list(range(30)) == steps(both.watched.stream())
 
 
@@ -175,5 +175,5 @@ def test_a_descriptor_that_the_program_closes_and_uses_again_is_not_written_to(t
         """
     for tmpfs in (True, False):
         both = twins(("" if tmpfs else ON_DISK) + textwrap.dedent(body), tmp_path / str(tmpfs))
-        assert [] == both.told()
+        assert [] == both.extra_lines()
         assert 0 == both.watched.code

@@ -20,7 +20,7 @@ from ammeter_server.maintenance.compaction import compact
 from ammeter_server.maintenance.retention import retain
 from ammeter_server.maintenance.worker import MaintenanceWorker
 from tests.server.disks import Disk, small_disk
-from tests.server.keeping import SCHEMA, Fed, numbers, told
+from tests.server.keeping import SCHEMA, Fed, contents, numbers
 
 TODAY = 20_000
 FEW_PAGES = 16 * 4096
@@ -61,15 +61,15 @@ def filled_by(fed: Fed, disk: Disk) -> None:
 def test_what_is_committed_is_there_while_the_log_cannot_be_brought_home(store: Store, disk: Disk) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 8000), 200)
-    before = told(fed.views())
+    before = contents(fed.views())
     disk.fill()
     with pytest.raises(StoreFullError, match="free space"), store.reading() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     disk.free()
     with store.reading() as connection:
         assert 0 == connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     assert is_whole(store)
 
 
@@ -79,14 +79,14 @@ def test_compaction_gives_up_on_a_full_disk_and_is_done_once_there_is_room(
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 6000), 100)
     filled_by(fed, disk)
-    before = told(fed.views())
+    before = contents(fed.views())
     monkeypatch.setattr(compaction, "LEASE_NS", 0)
     with pytest.raises(StoreFullError):
         compact(store, fed.run, fed.stream, "keeper")
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     disk.free()
     assert compact(store, fed.run, fed.stream, "keeper")
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     assert is_whole(store)
 
 
@@ -102,16 +102,16 @@ def test_retention_on_a_full_disk_takes_nothing_apart_and_is_done_once_there_is_
             connection.execute(update(table).where(table.c.run == new.run).values(day=TODAY))
         connection.exec_driver_sql("UPDATE streams SET last_seen = ? WHERE run = ?", ((TODAY - 9) * DAY_NS, old.run))
     filled_by(new, disk)
-    before = told(new.views())
+    before = contents(new.views())
     settings = Settings(keep_days=3)
     with pytest.raises(StoreFullError):
         retain(store, settings, TODAY)
-    assert before == told(new.views())
+    assert before == contents(new.views())
     disk.free()
     retain(store, settings, TODAY)
     with store.reading() as connection:
         assert TODAY == partitions.oldest(connection)
-    assert before == told(new.views())
+    assert before == contents(new.views())
     assert is_whole(store)
 
 

@@ -18,7 +18,7 @@ from ammeter_server.db import Store, migrations
 from ammeter_server.db.step_tables import day_of, events
 from ammeter_server.db.tables import metadata, runs, streams
 from ammeter_server.maintenance.compaction import compact
-from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+from tests.server.keeping import SCHEMA, Fed, contents, database, numbers
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -32,7 +32,7 @@ def test_schemas_are_reached_down_and_up_again_with_what_is_in_them(store: Store
     fed.feed(numbers(SCHEMA, 5000), 500)
     compact(store, fed.run, fed.stream, "me")
     fed.send(Event("scale.changed", 5, 7, {"a": 1}))
-    before = told(fed.views())
+    before = contents(fed.views())
     migrations.downgrade(store, "0003")
     assert "0003" == migrations.current(store)
     with store.reading() as connection:
@@ -40,13 +40,13 @@ def test_schemas_are_reached_down_and_up_again_with_what_is_in_them(store: Store
         assert (5000, 4999) == tuple(rows)
         assert not {"segments", "columns"} & set(inspect(connection).get_table_names())
     migrations.migrate(store)
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     with store.reading() as connection:
         (event,) = connection.execute(select(events)).all()
         heard = connection.execute(text("SELECT last_seen FROM streams")).scalar_one()
     assert ("scale.changed", {"a": 1}, day_of(heard)) == (event.name, event.data, event.day)
     compact(store, fed.run, fed.stream, "me")
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
 
 
 def test_a_database_of_today_gets_external_ids_and_its_streams_go_on(store: Store) -> None:

@@ -25,7 +25,7 @@ from ammeter_server.maintenance.compaction import (
     LeaseLostError,
     compact,
 )
-from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+from tests.server.keeping import SCHEMA, Fed, contents, database, numbers
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -47,16 +47,16 @@ def counted(store: Store, fed: Fed) -> dict[str, int]:
 def test_what_was_fed_is_read_again_to_the_last_bit(store: Store) -> None:
     fed = Fed(store)
     fed.feed(numbers(SCHEMA, 9000), 100)
-    before = told(fed.views())
-    assert told(fed.fed) == before
+    before = contents(fed.views())
+    assert contents(fed.fed) == before
     assert compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 8, "segments": 2, "columns": 4} == counted(store, fed)
-    assert before == told(fed.views())
+    assert before == contents(fed.views())
     fed.feed(numbers(SCHEMA, 700, seed=1), 100)
     fed.end()
     assert compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 0, "segments": 3, "columns": 6} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_parts_of_it_are_read_from_any_step_on_and_of_some_columns(store: Store) -> None:
@@ -80,11 +80,11 @@ def test_small_batches_become_blocks_and_stay_what_they_were(store: Store) -> No
         fed.feed(numbers(SCHEMA, MIN_SMALL_BLOCKS, seed=fed.rows), 1)
         compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 3, "segments": 0, "columns": 0} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
     fed.end()
     compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 1, "segments": 0, "columns": 0} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_a_block_of_more_rows_than_a_segment_becomes_several(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_a_block_of_more_rows_than_a_segment_becomes_several(store: Store) -> No
     fed.end()
     compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 0, "segments": 24, "columns": 48} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_columns_that_change_are_read_as_they_were(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_columns_that_change_are_read_as_they_were(store: Store) -> None:
     fed.feed(numbers(fed.schema, 5000), 1000)
     compact(store, fed.run, fed.stream, "me")
     assert {"chunks": 0, "segments": 2, "columns": 4} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_steps_with_gaps_keep_them(store: Store) -> None:
@@ -118,7 +118,7 @@ def test_steps_with_gaps_keep_them(store: Store) -> None:
     fed.send(block.pack(thinned))
     compact(store, fed.run, fed.stream, "me")
     assert 1 == counted(store, fed)["segments"]
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +133,14 @@ def test_a_keeper_that_died_half_way_is_made_up_for(store: Store, monkeypatch: p
         with pytest.raises(ZeroDivisionError):
             compact(store, fed.run, fed.stream, "dies")
     assert {"chunks": 45, "segments": 0, "columns": 2} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
     assert not compact(store, fed.run, fed.stream, "early")
     with store.writing() as connection:
         connection.execute(update(compaction_leases).where(compaction_leases.c.run == fed.run).values(claimed_until=1))
     fed.feed(numbers(SCHEMA, 100, seed=2), 100)
     assert compact(store, fed.run, fed.stream, "late")
     assert {"chunks": 5, "segments": 1, "columns": 2} == counted(store, fed)
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_keeper_whose_lease_was_taken_over_writes_no_segment(store: Store, mon
     with pytest.raises(LeaseLostError, match="another worker took it over"):
         compact(store, fed.run, fed.stream, "slow")
     assert 0 == counted(store, fed)["segments"]
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_a_keeper_leaves_nothing_of_a_run_that_is_deleted_meanwhile(
@@ -205,7 +205,7 @@ def test_several_keepers_and_readers_at_once_see_each_row_once(store: Store) -> 
         thread.join()
     compact(store, fed.run, fed.stream, "last")
     assert [] == wrong
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
     assert 0 == counted(store, fed)["chunks"]
 
 

@@ -15,7 +15,7 @@ from ammeter_server.maintenance import worker
 from ammeter_server.maintenance.compaction import MIN_SMALL_BLOCKS
 from ammeter_server.maintenance.worker import MaintenanceWorker
 from tests.server.feeding import wait_until
-from tests.server.keeping import SCHEMA, Fed, database, numbers, told
+from tests.server.keeping import SCHEMA, Fed, contents, database, numbers
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_stream_that_has_ended_is_compacted_by_itself(store: Store, monkeypatc
     finally:
         mine.stop()
     mine.stop()
-    assert told(fed.fed) == told(fed.views())
+    assert contents(fed.fed) == contents(fed.views())
 
 
 def test_streams_with_nothing_new_are_let_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_stream_that_cannot_be_compacted_is_logged_and_the_others_go_on(
     MaintenanceWorker(AppContext(Settings(), store)).compact_due(time.time_ns())
     assert f"compaction of run {broken.run} failed" in caplog.text
     assert (20, 1) == counted(store)
-    assert told(whole.fed) == told(whole.views())
+    assert contents(whole.fed) == contents(whole.views())
 
 
 def test_a_round_outlives_a_database_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

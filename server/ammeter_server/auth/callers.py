@@ -177,11 +177,15 @@ def _allow(connection: HTTPConnection, scope: str) -> Caller:
             _count_guess(context, connection, sha256)
         raise Problem(
             401,
-            "no valid token; send `Authorization: Bearer <token>` (the agent: AMMETER_TOKEN)",
+            "no valid token; `ammeter-server token create` makes one: set AMMETER_TOKEN for the agent, or send "
+            "`Authorization: Bearer <token>`",  # last, because the log omits what follows the name of this header
             headers={"WWW-Authenticate": "Bearer"},
         )
     if not has(caller, scope):
-        raise Problem(403, f"the token {caller.name!r} has no scope {scope}; it has {' '.join(sorted(caller.scopes))}")
+        scopes = " ".join(sorted(caller.scopes))
+        raise Problem(
+            403, f"the token {caller.name!r} has no scope {scope}, it has {scopes}; use a token with scope {scope}"
+        )
     return caller
 
 

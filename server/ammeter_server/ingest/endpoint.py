@@ -135,7 +135,7 @@ async def append_frames(
     """Appends the frames of a journal from `offset` to `end`; answers the committed offset."""
     state = request.app.state
     intake: Intake = state.intake
-    caller = await state.token_cache.caller(request)
+    caller = await _caller(request, run, stream)
     try:
         rate.check(state.stream_rates, run, stream, caller.project)
         _check_type(request)
@@ -151,6 +151,18 @@ async def append_frames(
         raise
     self_metrics.ingest_requests.labels(200).inc()
     return Response(msgspec.json.encode(frames.Ack(committed)), media_type="application/json")
+
+
+async def _caller(request: Request, run: str, stream: str) -> Caller:
+    """Returns the caller; logs a rejected one, once a minute for each address."""
+    try:
+        caller: Caller = await request.app.state.token_cache.caller(request)
+    except Problem as problem:
+        if problem.status != 429:  # a limit logs itself
+            reason, source = f"status={problem.status}", callers.address_of(request)
+            activity_log.refused("batch.refused", reason, source=source, run=run, stream=stream, detail=problem.detail)
+        raise
+    return caller
 
 
 def _check_type(request: Request) -> None:

@@ -28,14 +28,15 @@ def done(action: str, **values: object) -> None:
     _done.info("%s%s", action, _pairs(values))
 
 
-def refused(action: str, reason: str, **values: object) -> None:
+def refused(action: str, reason: str, *, source: str | None = None, **values: object) -> None:
     """Logs a refused request.
 
     Args:
-        reason: A value from a small set, such as a limit or a status. The log has one line a minute per value, with the
-            number of suppressed ones.
+        reason: A value from a small set, such as a limit or a status. The log has one line a minute per value and
+            source, with the number of suppressed ones.
+        source: The client's address. Without it, all clients share the line.
     """
-    _refused.info(f"{action} {reason}%s", _pairs(values))
+    _refused.info(f"{action} {reason}%s", _pairs({"source": source, **values}), extra={"source": source})
 
 
 def _pairs(values: dict[str, object]) -> str:

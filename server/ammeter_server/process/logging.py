@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import signal
 import sys
 import time
@@ -26,6 +27,9 @@ THROTTLED = (HTTP_SERVER, REFUSED, WORKERS)
 THROTTLE_SECONDS = 60.0
 """Seconds between two lines with the same text. It applies to invalid requests, which clients can send without end, and
 to an unreachable database, perhaps all night."""
+
+MAX_THROTTLED_LINES = 1_000
+"""Lines of one minute that are remembered. Sources beyond it share a line: addresses may be without number."""
 
 
 class OneLine(logging.Formatter):
@@ -62,21 +66,30 @@ class LogThrottle(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._lines: dict[str, tuple[float, int]] = {}
-        """By text: when it was last logged, and the number of suppressed lines since."""
+        self._lines: dict[tuple[str, str], tuple[float, int]] = {}
+        """By text and source: when it was last logged, and the number of suppressed lines since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name not in THROTTLED or record.levelno > logging.WARNING:
             return True
-        text = record.getMessage() if record.name == WORKERS else record.msg  # clients may choose the other parts
-        logged, suppressed = self._lines.get(text, (-THROTTLE_SECONDS, 0))
+        key = self._key(record)
+        logged, suppressed = self._lines.get(key, (-math.inf, 0))
         if self._clock() - logged < THROTTLE_SECONDS:
-            self._lines[text] = logged, suppressed + 1
+            self._lines[key] = logged, suppressed + 1
             return False
-        self._lines[text] = self._clock(), 0
+        self._lines[key] = self._clock(), 0
         if suppressed:
             record.msg = f"{record.msg} ({suppressed} more since the last such line)"
         return True
+
+    def _key(self, record: logging.LogRecord) -> tuple[str, str]:
+        text = record.getMessage() if record.name == WORKERS else record.msg  # clients may choose the other parts
+        key = text, getattr(record, "source", None) or ""
+        if key in self._lines or len(self._lines) < MAX_THROTTLED_LINES:
+            return key
+        begin = self._clock() - THROTTLE_SECONDS
+        self._lines = {known: line for known, line in list(self._lines.items()) if line[0] > begin}
+        return key if len(self._lines) < MAX_THROTTLED_LINES else (text, "")
 
 
 def dump_stacks_on_signal() -> None:

@@ -14,7 +14,15 @@ from ammeter.wire import frames
 from ammeter.wire.printable import escaped
 from ammeter_server import worker
 from ammeter_server.cli.demo.processes import free_port
-from ammeter_server.process.logging import FORMAT, HTTP_SERVER, THROTTLE_SECONDS, LogThrottle, OneLine
+from ammeter_server.process.activity_log import REFUSED
+from ammeter_server.process.logging import (
+    FORMAT,
+    HTTP_SERVER,
+    MAX_THROTTLED_LINES,
+    THROTTLE_SECONDS,
+    LogThrottle,
+    OneLine,
+)
 from tests import forked
 from tests.e2e.processes import Receiver
 from tests.server.feeding import Stream, break_down, train, wait_until
@@ -66,6 +74,24 @@ def test_what_strangers_send_is_told_now_and_then_and_a_fault_always() -> None:
     now += THROTTLE_SECONDS
     assert "no HTTP (3 more since the last such line)" == told(logging.WARNING, "no HTTP")
     assert "" == told(logging.WARNING, "no HTTP")
+
+
+def test_refusals_of_each_source_are_logged_once_a_minute_and_many_sources_share_a_line() -> None:
+    now = 1000.0
+    throttle = LogThrottle(lambda: now)
+
+    def logged(source: str | None) -> str:
+        record = logging.LogRecord(REFUSED, logging.INFO, "", 0, "batch.refused status=401", None, None)
+        record.source = source
+        return record.getMessage() if throttle.filter(record) else ""
+
+    line = "batch.refused status=401"
+    assert [line, line, "", ""] == [logged(source) for source in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.2")]
+    sources = [f"2001:db8::{number:x}" for number in range(3 * MAX_THROTTLED_LINES)]
+    assert MAX_THROTTLED_LINES - 1 == sum(logged(source) == line for source in sources)
+    now += THROTTLE_SECONDS
+    assert f"{line} (1 more since the last such line)" == logged("192.0.2.1")
+    assert line == logged(sources[-1])
 
 
 def test_what_a_database_that_is_away_keeps_waiting_is_told_now_and_then_each_by_itself() -> None:
@@ -141,6 +167,11 @@ def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets
                     content=b"\x81\xa5items\xdd\xff\xff\xff\xff",
                     headers={"Content-Type": frames.CONTENT_TYPE},
                 )
+                for number in range(3):
+                    client.post(
+                        f"/api/v1/runs/{stream.run}/streams/{'0' * 32}/frames?offset=0&end=9",
+                        headers={"Authorization": f"Bearer wr0ng{number % 2}"},
+                    )
                 wait_until(lambda: "run.ended" in log.read_text())
         finally:
             server.terminate()
@@ -159,7 +190,11 @@ def test_what_opens_closes_is_sent_and_is_refused_is_a_line_each_without_secrets
     assert 1 == len(refused)  # of three, in a minute
     too_many = [line for line in said if line.startswith("batch.refused status=413 limit=items ")]
     assert [True] == [f"run={stream.run} stream={'0' * 32} " in line for line in too_many]
-    assert not {"s3cret", "f" * 40} & set(re.findall(r"\w+", log.read_text()))
+    (rejected,) = [line for line in said if line.startswith("batch.refused status=401 ")]  # of three, in a minute
+    assert f" source=127.0.0.1 run={stream.run} " in rejected
+    assert "AMMETER_TOKEN" in rejected
+    assert "`ammeter-server token create` makes one" in rejected
+    assert not {"s3cret", "f" * 40, "wr0ng0", "wr0ng1"} & set(re.findall(r"\w+", log.read_text()))
 
 
 def answers(client: httpx.Client) -> bool:

@@ -2,7 +2,7 @@
 
     python -m bench.agent.readings [--quick] [--write]
 
-Trains a small GPT at the default budget, with as many micro-batches as a step of the wanted duration takes. The promise
+Trains a small GPT at the default budget, with as many micro-batches as a step of the wanted CPU time takes. The promise
 is that norms are read at least in every second step of 20 ms or longer, whatever else the machine does.
 """
 
@@ -47,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     parser.add_argument("--write", action="store_true", help="replace the result file")
     options = parser.parse_args(arguments)
+    if options.quick and options.write:
+        parser.error("--quick measures too little for bench/results; leave out --write")
     drop_settings()
     rows: list[Row] = [HEADINGS]
     longest, load = 0, os.getloadavg()[0]
@@ -65,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(step_ms: int, burners: int, steps: int) -> tuple[Row, int]:
     """Returns the row of one measurement, and the largest distance of two readings in steps."""
     with tempfile.TemporaryDirectory(prefix="ammeter-readings-") as folder, _burning(burners):
-        _train(Path(folder), step_ms, SETTLING_STEPS + steps)
-        (stream,) = streams_in(Path(folder))
+        run = _train(Path(folder), step_ms, SETTLING_STEPS + steps)
+        (stream,) = streams_in(Path(folder) / run)
         parts = [view for view in views(stream) if len(view)]
     rows = columns.join(parts[-1].schema, [part for part in parts if part.schema.id == parts[-1].schema.id])
     late = rows.steps >= SETTLING_STEPS
@@ -85,19 +87,21 @@ def _measure(step_ms: int, burners: int, steps: int) -> tuple[Row, int]:
     return row, int(gaps.max(initial=0))
 
 
-def _train(folder: Path, step_ms: int, steps: int) -> None:
+def _train(folder: Path, step_ms: int, steps: int) -> str:
+    """Trains so many steps of this duration. Returns the id of the run."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model = GPT(SHAPE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     data = torch.randint(SHAPE.vocabulary, (16, 8, SHAPE.context + 1))
 
     def step(micro_batches: int) -> float:
-        began = time.perf_counter()
+        began = time.process_time()  # wall time depends on other programs
         for batch in data[:micro_batches]:
             (model(batch[:, :-1], batch[:, 1:]) / micro_batches).backward()
         optimizer.step()
         optimizer.zero_grad()
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     micro_batch_seconds = min(step(1) for _ in range(10))
     micro_batches = min(len(data), max(1, round(step_ms / 1000 / micro_batch_seconds)))
@@ -105,6 +109,7 @@ def _train(folder: Path, step_ms: int, steps: int) -> None:
     for _ in range(steps):
         step(micro_batches)
     run.close()
+    return run.id
 
 
 @contextmanager

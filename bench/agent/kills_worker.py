@@ -91,7 +91,7 @@ class Training:
         self.optimizer.zero_grad()
         with torch.autocast("cpu", self._dtype):
             outputs = self.model(self._inputs)
-        loss = torch.nn.functional.mse_loss(outputs.float(), self._targets)
+        loss = (outputs.float() - self._targets).square().mean()
         if self.scaler is None:
             loss.backward()
         else:

@@ -174,7 +174,7 @@ class Missing:
         """Returns why these parameters have no gradient, and the line where the graph ends."""
         own, model = set(map(id, trained)), {id(parameter) for _, parameter in self._of_models()}
         leaves = self._leaves
-        if model and not own & model:
+        if not own & model and (model or (leaves and not leaves & self._owned())):
             return "other-parameters", ""
         if leaves is None or not model:
             return "", ""
@@ -195,7 +195,7 @@ class Missing:
         stale = [
             parameter for parameter in _trained(optimizer) if id(parameter) not in present and parameter.grad is None
         ]
-        owned = {id(parameter) for other in self._session.watched.optimizers for parameter in _parameters(other)}
+        owned = self._owned()
         names = [
             name
             for name, parameter in model.items()
@@ -205,6 +205,10 @@ class Missing:
         if found and account.replaced:
             self._report(optimizer, "replaced", "", trained=stale, names=names, first=self._session.row.step)
         account.replaced = found
+
+    def _owned(self) -> set[int]:
+        """Returns the ids of the parameters of all watched optimizers."""
+        return {id(parameter) for other in self._session.watched.optimizers for parameter in _parameters(other)}
 
     def _of_models(self) -> Iterator[tuple[str, torch.Tensor]]:
         for ref in self._session.watched.models:

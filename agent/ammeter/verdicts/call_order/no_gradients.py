@@ -140,7 +140,7 @@ def _cause(state: State, caller: str | None, tensors: list[str]) -> str:
 
 
 _CAUSES = {
-    "other-parameters": "{optimizer} steps parameters that are not those of the watched model{named}, and none{many}"
+    "other-parameters": "{optimizer} steps parameters that are not those of the trained model{named}, and none{many}"
     " has a gradient: the model was created again, copied or converted after the optimizer.",
     "replaced": "parts of the model were replaced after {optimizer} was created: {named} have gradients and belong to"
     " no optimizer, and tensors of the optimizer are no longer the model's and have no gradient.",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ammeter.verdicts.framework.model_shape import OPTIMIZER_TENSOR
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps
 from ammeter.verdicts.framework.readings import Readings, RunFacts, always
 from ammeter.verdicts.framework.run_comparison import RunComparison
@@ -100,6 +101,8 @@ class Judged(msgspec.Struct, frozen=True):
 def module_of(tensor: str | None) -> str | None:
     """Returns 'blocks.2.mlp.fc' for 'blocks.2.mlp.fc.weight'.
 
-    Returns the tensor's own name if it belongs to no module.
+    Returns the tensor's own name if it belongs to no module, and None if only the optimizer has it.
     """
-    return tensor.rpartition(".")[0] or tensor if tensor else None
+    if not tensor or OPTIMIZER_TENSOR.fullmatch(tensor):
+        return None
+    return tensor.rpartition(".")[0] or tensor

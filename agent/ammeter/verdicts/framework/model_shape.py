@@ -13,7 +13,7 @@ from typing import Any
 
 from ammeter.wire.frames import Schema, Tensor
 
-_OWN = re.compile(r"group\d+\.\d+$")
+OPTIMIZER_TENSOR = re.compile(r"group\d+\.\d+")
 """Names of optimizer tensors that are not model parameters. An example is float32 masters of half-precision weights."""
 
 
@@ -59,7 +59,7 @@ class Model:
 
 def model_of(schema: Schema) -> Model | None:
     """Returns the model of a schema's tensors; None if the schema has none."""
-    own = tuple(tensor for tensor in schema.tensors if not _OWN.match(tensor.name))
+    own = tuple(tensor for tensor in schema.tensors if not OPTIMIZER_TENSOR.fullmatch(tensor.name))
     tensors = own or schema.tensors
     return Model(tensors) if tensors else None
 

@@ -185,6 +185,18 @@ def test_the_line_is_the_one_that_cuts_the_graph(tmp_path: Path) -> None:
     assert "test_no_gradients.py" in str(finding.caller)
 
 
+def test_the_loss_shows_parameters_of_another_model_where_no_model_is_known(tmp_path: Path) -> None:
+    """As under `ammeter run`, which finds a model by the parameters of its optimizer."""
+    model = Model()
+    optimizer = sgd(copy.deepcopy(model))
+    with watching(tmp_path, [], optimizer) as seen:
+        for _ in range(5):
+            step_as_usual(model, optimizer)
+    finding = seen.findings()[NAME]
+    assert ("other-parameters", 1) == (finding.evidence["reason"], finding.opened_step)
+    assert ("group0.0", None) == (finding.tensor, finding.module)
+
+
 def test_a_part_that_is_newer_than_the_optimizer_is_found(tmp_path: Path) -> None:
     def new_head(model: Model) -> tuple[Any, Any, Any]:
         optimizer = sgd(model)
@@ -249,6 +261,6 @@ def test_a_loss_without_a_graph_is_recognised_when_it_ends_the_run(tmp_path: Pat
 def test_the_words_name_the_optimizer_and_what_to_do() -> None:
     finding: Finding = findings(no_gradients())[NAME]
     assert "SGD has parameters that are not the model's" == finding.title
-    assert "SGD steps parameters that are not those of the watched model (group0.0)" in finding.cause
+    assert "SGD steps parameters that are not those of the trained model (group0.0)" in finding.cause
     assert finding.fix.startswith("Create the optimizer from model.parameters() after")
     assert ("loop/train.py:120", 8) == (finding.caller, finding.first_step)

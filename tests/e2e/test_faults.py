@@ -68,6 +68,7 @@ WITHOUT_FP16 = {
     "half-master-weights": "bf16",
     "eps-underflow": "fp32",
     "no-gradients": "bf16",
+    "loss-in-half": "bf16",
 }
 LONGER = {"lopsided-step": "150"}
 """Steps."""

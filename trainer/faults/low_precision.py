@@ -114,6 +114,31 @@ def not_as_asked(trainer: Trainer) -> None:
     replace(trainer, autocast=autocast_that_has_no_effect)
 
 
+@fault(precisions=("fp16", "bf16"), expected=Expected(line_in="faults.low_precision:autocast_scope", within=3))
+def autocast_scope(trainer: Trainer) -> None:
+    """It learns as before, because backward() mostly meets tensors that are cast already: the block of autocast has
+    grown around backward(), so that parts in float32 get their gradients in half precision."""
+    backward = trainer.backward
+
+    def backward_inside(loss: Tensor) -> None:
+        with trainer.autocast():
+            backward(loss)
+
+    replace(trainer, backward=backward_inside)
+
+
+@fault(precisions=("bf16",), expected=Expected(line_in="faults.low_precision:loss_in_half", within=3))
+def loss_in_half(trainer: Trainer) -> None:
+    """It learns nearly as before, but its losses have two digits: each is cast to bfloat16, like everything that is
+    kept of a batch."""
+    backward = trainer.backward
+
+    def backward_in_half(loss: Tensor) -> None:
+        backward(loss.bfloat16())
+
+    replace(trainer, backward=backward_in_half)
+
+
 @fault()
 def stale_stack(_: Trainer) -> None:
     """It learns, with the kernels and the mistakes of years ago: the image that the run starts in carries an old torch.

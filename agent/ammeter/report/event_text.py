@@ -142,6 +142,14 @@ def _not_as_asked(data: Data) -> str:
     )
 
 
+def _autocast_scope(data: Data) -> str:
+    return f"{data['call']} runs inside autocast: only the forward pass and the loss belong there"
+
+
+def _loss_in_half(data: Data) -> str:
+    return f"the loss is computed in {data['dtype']}: convert the output of the model with .float() before the loss"
+
+
 def _scheduler(data: Data) -> str:
     return (
         f"{data['scheduler']} advanced {wording.count(data['skipped'], 'time')} of {data['scheduled']} after skipped"
@@ -262,6 +270,8 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.unsupported_op": _unsupported,
     "usage.no_gradients": _no_gradients,
     "usage.not_as_asked": _not_as_asked,
+    "usage.autocast_scope": _autocast_scope,
+    "usage.loss_in_half": _loss_in_half,
     "usage.scheduler_ahead": _scheduler,
     "usage.lopsided_step": _lopsided,
     "origin.found": _origin,

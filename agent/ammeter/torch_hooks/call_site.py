@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
+from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 
 
@@ -87,6 +89,15 @@ def line_in(trace: TracebackType | None) -> str:
     return written((frames[-1][0].f_code.co_filename, frames[-1][1])) if frames else ""
 
 
+def line_of(stack: Sequence[str]) -> str:
+    """Returns 'file.py:12' of the innermost entry outside torch and Ammeter of a formatted stack, or ''."""
+    for entry in reversed(stack):
+        found = _ENTRY.match(entry)
+        if found and not _inside(found[1]):
+            return written((found[1], int(found[2])))
+    return ""
+
+
 def _inside(path: str) -> bool:
     return path.startswith((_OURS, _torch_folder(), "<"))
 
@@ -103,6 +114,9 @@ def _short(path: str) -> str:
         return path
     return path if relative.startswith("..") else relative
 
+
+_ENTRY = re.compile(r'\s*File "(.+)", line (\d+)')
+"""The beginning of an entry of traceback.format_stack()."""
 
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _PYTHONS = os.path.dirname(os.__file__) + os.sep

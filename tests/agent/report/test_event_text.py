@@ -51,6 +51,8 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"asked": "float16", "ran": "float32"},
         "float16 was asked for, but the loss is computed in float32",
     ),
+    "usage.autocast_scope": ({"call": "backward()"}, "backward() runs inside autocast"),
+    "usage.loss_in_half": ({"dtype": "bfloat16"}, "the loss is computed in bfloat16"),
     "usage.scheduler_ahead": ({"scheduler": "StepLR", "skipped": 1, "scheduled": 9}, "StepLR advanced 1 time of 9"),
     "usage.lopsided_step": (
         {"skipped": ["SGD of a"], "applied": ["SGD of b"]},

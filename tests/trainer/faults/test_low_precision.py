@@ -9,7 +9,7 @@ import torch
 
 from console import Summary
 from tests.trainer.conftest import Seen
-from tests.trainer.faults.runs import Check, arch, healthy, symptoms
+from tests.trainer.faults.runs import Check, arch, healthy, symptoms, with_options
 
 pytestmark = pytest.mark.long
 
@@ -30,6 +30,15 @@ def shows_cast_churn(run: Summary, seen: Seen) -> None:
     first, middle = (block.mlp for block in seen.model.blocks)
     positions = {"gpt": 32, "cnn": 8}[arch(seen)]
     assert [5, 5 * positions] == [casts(first, seen), casts(middle, seen)]
+    learns_as_a_healthy_run(run, seen)
+
+
+def shows_autocast_scope(run: Summary, seen: Seen) -> None:
+    learns_as_a_healthy_run(run, seen)
+
+
+@with_options("--precision", "bf16")
+def shows_loss_in_half(run: Summary, seen: Seen) -> None:
     learns_as_a_healthy_run(run, seen)
 
 

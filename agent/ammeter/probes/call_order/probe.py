@@ -11,6 +11,7 @@ import torch
 from ammeter.probes.call_order.clipping import Clipping
 from ammeter.probes.call_order.early_updates import EarlyUpdates
 from ammeter.probes.call_order.ledger import Ledger
+from ammeter.probes.call_order.loss_in_half import LossInHalf
 from ammeter.probes.call_order.marks import Marks
 from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.order import Order, has_gradient
@@ -43,6 +44,7 @@ class Usage:
         self._precision = Precision(session, self._events)
         self._outcomes = Outcomes(session, self._events)
         self._requested = Requested(session, self._events)
+        self._loss_in_half = LossInHalf(session, self._events)
         self._missing = Missing(session, self._events)
         self._raised = Raised(session, self._events, self._missing)
 
@@ -70,6 +72,7 @@ class Usage:
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
             *self._requested.attach(guard),
+            *self._loss_in_half.attach(guard),
             *self._missing.attach(guard),
             *self._session.fast_path.pauses(
                 [
@@ -92,7 +95,7 @@ class Usage:
         self._scalers.finish(row)
         self._outcomes.finish(row)
 
-    def _after_scale(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+    def _after_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         scaler = args[0]
         if scaler in self._session.watched.scalers:
             self._ledger.set_training_thread()
@@ -100,6 +103,7 @@ class Usage:
             self._order.after_scale(scaler, result)
         self._scalers.after_scale(scaler, result)
         self._requested.after_scale(scaler, result)
+        self._loss_in_half.sample(args[1] if len(args) > 1 else kwargs.get("outputs"))
 
     def _any_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records in any thread that several threads train.

@@ -65,5 +65,5 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.half_weights", _conclude),
-    explains=("lost-updates", "half-optimizer-state", "stagnation"),
+    explains=("loss-in-half", "lost-updates", "half-optimizer-state", "stagnation"),
 )

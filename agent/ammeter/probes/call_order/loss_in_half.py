@@ -1,0 +1,155 @@
+"""Finds losses that are computed in half precision, and the line of their last operator.
+
+A loss is judged by its own dtype, and by the dtypes behind nodes that only scale or cast it. The line is searched after
+a loss in half precision was seen: between the forward pass and backward(), torch stores the stack of each node, as it
+does for its anomaly detection. No check for NaN is switched on, and no number changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.call_order.marks import roots
+from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site, patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+
+HALF = (torch.float16, torch.bfloat16)
+
+MIN_LOSSES = 3
+"""Losses in half precision in a row. A single one may be a trial of the program."""
+
+MAX_TRACED_LOSSES = 6
+"""Losses in half precision whose line is searched; a loss computed inside the model has none."""
+
+MAX_NODES = 16
+"""Nodes that scale or cast a loss which are followed."""
+
+_SCALES = ("MulBackward", "DivBackward", "NegBackward", "ToCopyBackward", "CloneBackward")
+"""Nodes of one input that does not change its precision."""
+
+
+class LossInHalf:
+    def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
+        self._session = session
+        self._events = events
+        self._losses = self._in_half = 0
+        self._first = self._step = -1
+        self._is_done = False
+        self._handles: list[Any] = []
+        self._checks_nan: bool | None = None
+        """torch's own setting while stacks are stored; None while they are not."""
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        self._guard = guard
+        handles = [
+            patch.backward(before=guard(self._before_backward)),
+            patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
+        ]
+        return [self, *self._session.fast_path.pauses(handles)]
+
+    def remove(self) -> None:
+        """Ends the search for the line."""
+        self._stop_tracing()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._stop_tracing()
+        if not self._is_done and not patch.inside_backward():
+            self.sample(patch.outputs(args, kwargs))
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Samples a loss whose gradients of watched parameters are asked for."""
+        self._stop_tracing()
+        inputs = roots(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        if not self._is_done and inputs and self._session.watched.knows(inputs[0]) and not patch.inside_backward():
+            self.sample(args[0] if args else kwargs.get("outputs"))
+
+    def sample(self, outputs: Any) -> None:
+        """Judges the first loss of a step, before it is scaled."""
+        step = self._session.row.step
+        if self._is_done or step == self._step:
+            return
+        self._step, self._losses = step, self._losses + 1
+        losses = roots(outputs)
+        if len(losses) != 1 or not (losses[0].dtype in HALF or self._in_half or is_check_due(self._losses)):
+            return
+        node = unseen(lambda: half_node(losses[0]), ())
+        if node is None:
+            self._in_half = 0
+            self.remove()
+            return
+        self._first = self._first if self._in_half else step
+        self._in_half += 1
+        line = call_site.line_of(node.metadata.get("traceback_") or ())
+        if self._in_half >= MIN_LOSSES and (line or self._in_half >= MAX_TRACED_LOSSES):
+            self._report(node, line)
+        elif not self._handles:
+            self._trace()
+
+    def _report(self, node: Any, line: str) -> None:
+        self._is_done = True
+        self.remove()
+        data: dict[str, Any] = {"dtype": _dtype_of(node), "operator": _operator(node), "computed": bool(line)}
+        self._events.emit_once("usage.loss_in_half", line=line, **data, first_step=self._first)
+
+    def _trace(self) -> None:
+        """Stores the stacks of nodes that are created after the forward passes of the next steps."""
+        self._session.fast_path.avoid(MAX_TRACED_LOSSES)
+        stop, start = self._guard(lambda *_: self._stop_tracing()), self._guard(self._start_tracing)
+        self._handles = [self._session.forward.subscribe(trains=stop, evaluates=stop, after=start)]
+
+    def _start_tracing(self, module: torch.nn.Module, *_: Any) -> None:
+        if self._checks_nan is None and module.training and not torch.is_anomaly_enabled():
+            self._checks_nan = torch.is_anomaly_check_nan_enabled()
+            torch.set_anomaly_enabled(True, False)
+
+    def _stop_tracing(self) -> None:
+        if self._checks_nan is not None:
+            torch.set_anomaly_enabled(False, self._checks_nan)
+            self._checks_nan = None
+
+
+def half_node(loss: torch.Tensor) -> Any:
+    """The node that computed a scalar loss in half precision, behind nodes that only scale or cast it; else None."""
+    node = loss.grad_fn if loss.numel() == 1 else None
+    for _ in range(MAX_NODES):
+        if node is None or _dtype_of(node) in ("float16", "bfloat16"):
+            return _origin(node)
+        node = _scaled(node)
+    return None
+
+
+def _origin(node: Any) -> Any:
+    """The first node in half precision behind a node that scales a loss in half precision."""
+    while node is not None and (behind := _scaled(node)) is not None and _dtype_of(behind) == _dtype_of(node):
+        node = behind
+    return node
+
+
+def _scaled(node: Any) -> Any:
+    """The only input of a node that scales or casts a number, else None."""
+    inputs = [other for other, _ in node.next_functions if other is not None]
+    if len(inputs) != 1 or not node.name().startswith(_SCALES):
+        return None
+    return inputs[0] if all(len(metadata.shape) == 0 for metadata in _metadata(inputs[0])) else None
+
+
+def _dtype_of(node: Any) -> str:
+    return str(next((metadata.dtype for metadata in _metadata(node)), "")).removeprefix("torch.")
+
+
+def _metadata(node: Any) -> Any:
+    return getattr(node, "_input_metadata", ())
+
+
+def _operator(node: Any) -> str:
+    name = str(node.name()).rstrip("0123456789").removesuffix("Backward").lower()
+    return "to" if name == "tocopy" else name

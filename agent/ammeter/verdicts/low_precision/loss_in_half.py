@@ -1,0 +1,62 @@
+"""loss-in-half: the loss itself is computed in half precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import lifecycle_fields
+from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
+
+PRECISION = {
+    "bfloat16": "has 8 significant bits, so that its numbers between 1 and 2 are 1/128 apart",
+    "float16": "has 11 significant bits and ends at 65504, which a scaled loss exceeds easily",
+}
+"""Significant bits include the implicit one: between 1 and 2 neighbours differ by 2^-7 and 2^-10."""
+
+
+def _conclude(state: SingleEventState) -> Finding:
+    data = state.data
+    caller, dtype = str(data.get("caller") or ""), str(data.get("dtype") or "bfloat16")
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=f"The loss is computed in {dtype}",
+        cause=_cause(data, caller, dtype),
+        fix=_fix(data, caller),
+        caller=caller or None,
+        evidence={name: data.get(name) for name in ("dtype", "operator")},
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _cause(data: dict[str, Any], caller: str, dtype: str) -> str:
+    at, operator = f" at {caller}" if caller else "", data.get("operator")
+    computed = f"The loss computed{at}" if data.get("computed") else f"The loss of backward(){at}"
+    returned = f" Its last operator, {operator}, returned {dtype}." if operator else ""
+    return (
+        f"{computed} is {dtype}, which {PRECISION.get(dtype, PRECISION['bfloat16'])}.{returned} Small improvements of"
+        " the loss are rounded away, and so are parts of the gradients that begin there."
+    )
+
+
+def _fix(data: dict[str, Any], caller: str) -> str:
+    at = f" at {caller}" if caller and data.get("computed") else ""
+    return (
+        f"Compute the loss in float32{at}: pass logits.float() and float32 targets to it, and cast nothing to half"
+        " precision after that. Autocast does not cast operators such as mean, and on the CPU not exp, sum and log"
+        " either."
+    )
+
+
+VERDICT = Verdict(
+    id="loss-in-half",
+    severity="ticket",
+    title="Loss in half precision",
+    question="Is the loss itself computed in half precision?",
+    columns=(),
+    events=("usage.loss_in_half",),
+    state=SingleEventState,
+    rows=False,
+    judge=judge_event("usage.loss_in_half", _conclude),
+)

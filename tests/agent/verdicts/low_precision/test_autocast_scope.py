@@ -1,0 +1,147 @@
+"""autocast-scope fires where backward() or the optimizer runs inside autocast, and names the line of the context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.agent.stream_builder import Stream, mistaken
+from tests.agent.stream_judgement import findings
+from tests.agent.streams import broken
+from tests.agent.training import Model, line_of, watching
+
+NAME = "autocast-scope"
+
+
+@broken
+def autocast_scope() -> Stream:
+    return mistaken("autocast_scope", call="backward()", line="loop/train.py:124", device="cpu", dtype="bfloat16")
+
+
+def half(**options: Any) -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16, **options)
+
+
+def loss_of(model: Model) -> torch.Tensor:
+    return cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
+
+
+def all_inside(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half():
+        loss = loss_of(model)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+    optimizer.step()
+
+
+@half()  # type: ignore[untyped-decorator]
+def decorated(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(loss_of(model))
+    optimizer.step()
+
+
+def only_the_step(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half():
+        loss = loss_of(model)
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    with half():
+        optimizer.step()
+
+
+def healthy(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half():
+        loss = loss_of(model)
+        with half(enabled=False):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+    optimizer.step()
+
+
+def with_a_penalty(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    """A gradient inside the loss is a part of the forward pass."""
+    with half():
+        x = torch.randn(8, 12, requires_grad=True)
+        loss = cross_entropy(model(x).float(), torch.randint(3, (8,)))
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        loss = loss + gradient.square().sum()
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    optimizer.step()
+
+
+Step = Callable[[Model, torch.optim.Optimizer], None]
+
+
+def trained(folder: Path, step: Step, steps: int = 12) -> Any:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(steps):
+            step(model, optimizer)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("step", "call", "context"),
+    [
+        (all_inside, "backward()", "with half():"),
+        (decorated, "backward()", ""),
+        (only_the_step, "SGD.step()", ""),
+    ],
+)
+def test_a_call_inside_autocast_is_found(step: Step, call: str, context: str, tmp_path: Path) -> None:
+    seen = trained(tmp_path, step)
+    finding = seen.findings()[NAME]
+    assert call == finding.evidence["call"]
+    assert 0 == finding.first_step
+    assert {NAME} == set(seen.findings())
+    if context:
+        assert str(finding.caller).endswith(line_of(step, context))
+
+
+@pytest.mark.parametrize("step", [healthy, with_a_penalty])
+def test_calls_outside_and_gradients_inside_the_loss_are_silent(step: Step, tmp_path: Path) -> None:
+    assert NAME not in trained(tmp_path, step).findings()
+
+
+def test_a_context_that_is_never_left_is_found_at_the_line_of_the_call(tmp_path: Path) -> None:
+    @contextmanager
+    def forever() -> Iterator[None]:
+        with half():
+            yield
+
+    with forever():
+        seen = trained(tmp_path, decorated.__wrapped__, steps=20)
+    finding = seen.findings()[NAME]
+    assert finding.evidence["line"] == finding.caller
+    assert "entered earlier" in finding.cause
+
+
+def test_a_late_change_begins_at_its_first_step(tmp_path: Path) -> None:
+    steps = iter(range(30))
+    seen = trained(tmp_path, lambda *run: (all_inside if next(steps) >= 10 else healthy)(*run), steps=30)
+    assert 10 == seen.findings()[NAME].first_step
+
+
+def test_a_single_step_is_silent(tmp_path: Path) -> None:
+    steps = iter(range(30))
+    seen = trained(tmp_path, lambda *run: (all_inside if next(steps) == 10 else healthy)(*run), steps=30)
+    assert NAME not in seen.findings()
+
+
+def test_the_words_have_both_lines() -> None:
+    finding = findings(autocast_scope())[NAME]
+    assert "backward() runs inside autocast" == finding.title
+    assert finding.cause.startswith(
+        "backward() at loop/train.py:124 runs inside the autocast context entered at loop/train.py:120."
+    )
+    assert finding.fix.startswith("Move backward() at loop/train.py:124 out of the autocast block")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from typing import Any
 
 from bench.common.paths import RESULTS, ROOT
 
@@ -25,7 +27,7 @@ def main() -> int:
 def figures() -> str:
     """The Markdown table of measured figures, each row with a link to the result file that holds it."""
     rows = [
-        ("Injected faults that Ammeter finds", cell("zoo", "ammeter", 1), "zoo"),
+        *found(),
         ("Injected faults whose cause is the first finding", cell("zoo", "ammeter", 2), "zoo"),
         ("Healthy runs with a false alarm", cell("zoo", "ammeter", 4), "zoo"),
         ("The same faults, found by a NaN check of the loss", cell("zoo", "NaN or Inf check", 1), "zoo"),
@@ -37,6 +39,29 @@ def figures() -> str:
     ]
     lines = [f"| {what} | {value} | [{name}.md](bench/results/{name}.md) |" for what, value, name in rows]
     return "\n".join(["| figure | measured | result file |", "|---|---|---|", *lines, ""])
+
+
+def found() -> list[tuple[str, str, str]]:
+    """The shares of faults found in the reference trainer and in fresh generated programs, the lower one first."""
+    rows = [("Injected faults that Ammeter finds", cell("zoo", "ammeter", 1), "zoo")]
+    if (RESULTS / "wild.json").is_file():
+        rows += generated(json.loads((RESULTS / "wild.json").read_text(encoding="utf-8")))
+    return sorted(rows, key=lambda row: share(row[1]))
+
+
+def generated(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The row of the wild zoo. Ends the program unless its spellings and styles were held out."""
+    if not results["fresh"] or results["without"]:
+        sys.exit("bench/results/wild.json is of programs known in development; run: make wild ARGS='--fresh --write'")
+    count, of = results["figures"]["noticed"]
+    value = f"{count} of {of} ({100 * count / of:.1f} %)" if of else "–"
+    return [("Faults found in generated programs, of kinds held out from development", value, "wild")]
+
+
+def share(value: str) -> float:
+    """The share in a cell such as '402 of 402 (100.0 %)'; 0 where there is none."""
+    count, _, of = value.partition(" (")[0].partition(" of ")
+    return int(count) / int(of) if of else 0.0
 
 
 def times(row: str) -> str:

@@ -1,6 +1,6 @@
 """Generates programs that know nothing of Ammeter, breaks them, and checks what Ammeter says of them.
 
-    make wild [ARGS="--develop | --fresh --seed 7 | --sample 60 | --seconds 600 | --write"]
+    make wild [ARGS="--develop | --fresh --seed 7 | --sample 60 | --healthy 300 | --seconds 600 | --ablate | --write"]
     python -m bench.wild --one clip-before-unscale/helper/every-7/class/mlp/sgd/fp16/run/20ms/3
 
 A program combines a style, an architecture, an optimizer, a precision, a way of attaching, a time of a step, and a
@@ -18,14 +18,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks are tiny: threads that wait for each other cost more
 from bench.common.paths import RESULTS
-from bench.wild import covering, report, runner
+from bench.wild import ablation, covering, report, runner
+from bench.wild.ablation import HOOKS
 from bench.wild.recipe import EXAMPLE, Recipe
 from bench.wild.report import Results
-from bench.wild.runner import Case
+from bench.wild.runner import Case, Measure
+from bench.wild.scoring import Score
+
+HEALTHY_SEED = 10**6
+"""Added to the seed for the further healthy programs, so that they are not those of the sample."""
 
 SAMPLE_PROGRAMS = 200
 """Watched programs by default, half of them broken. Each costs three to six seconds of CPU time."""
@@ -34,13 +40,12 @@ SAMPLE_PROGRAMS = 200
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if options.one:
-        return _one(options.one, options.kind)
-    recipes = covering.chosen(options.seed, (options.sample + 1) // 2, lambda recipe: _is_wanted(recipe, options))
-    plan = list(runner.cases(recipes))[: options.sample]
-    results = _measured(plan, options)
-    for row in report.summary(results):
+        return _one(options.one, options.kind, options.without)
+    results = _measured(_plan(options), options)
+    for row in (*report.summary(results), *(report.ablation(results) if results.ablated else ())):
         print("  ".join(row))
-    for line in (*report.misses(results), *report.false_alarms(results), *report.wrong_statements(results)):
+    lines = report.misses(results), report.false_alarms(results), report.wrong_statements(results), report.lost(results)
+    for line in chain.from_iterable(lines):
         print(line)
     if options.write:
         report.write(results, options.write, f'make wild ARGS="{" ".join(arguments or sys.argv[1:])}"')
@@ -48,15 +53,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _plan(options: argparse.Namespace) -> list[Case]:
+    """The cases of the sample, and the further healthy ones.
+
+    A fresh draw of healthy programs has all styles and spellings.
+    """
+    recipes = covering.chosen(options.seed, (options.sample + 1) // 2, lambda recipe: _is_wanted(recipe, options))
+    healthy = covering.chosen(
+        options.seed + HEALTHY_SEED, options.healthy, lambda recipe: options.fresh or _is_wanted(recipe, options)
+    )
+    return [*list(runner.cases(recipes))[: options.sample], *runner.healthy_cases(healthy)]
+
+
 def _measured(plan: Sequence[Case], options: argparse.Namespace) -> Results:
-    scores, began = [], time.monotonic()
+    scores: list[Score] = []
+    began, measure = time.monotonic(), Measure(options.without, options.ablate)
     with tempfile.TemporaryDirectory(prefix="wild-") as folder:
-        for score in runner.run_all(plan, Path(folder), options.workers, options.seconds):
+        for score in runner.run_all(plan, Path(folder), options.workers, options.seconds, measure):
             scores.append(score)
-            seconds = time.monotonic() - began
-            print(f"{len(scores):>4}/{len(plan)} {seconds:6.1f} s  {report.line_of(score)}", flush=True)
-    pairs = covering.share_of_pairs([score.recipe for score in scores])
-    return Results(scores, options.seed, options.fresh, pairs)
+            done = sum(not score.without for score in scores)
+            print(f"{done:>4}/{len(plan)} {time.monotonic() - began:6.1f} s  {report.line_of(score)}", flush=True)
+    measured = [score for score in scores if not score.without]
+    pairs = covering.share_of_pairs([score.recipe for score in measured])
+    ablated = [score for score in scores if score.without]
+    return Results(measured, options.seed, options.fresh, pairs, options.without, ablated)
 
 
 def _is_wanted(recipe: Recipe, options: argparse.Namespace) -> bool:
@@ -64,10 +84,10 @@ def _is_wanted(recipe: Recipe, options: argparse.Namespace) -> bool:
     return recipe.held_out == options.fresh and (not options.only or recipe.fault in options.only.split(","))
 
 
-def _one(recipe: Recipe, kind: str) -> int:
+def _one(recipe: Recipe, kind: str, without: str) -> int:
     """Runs one program again, and leaves its files."""
     folder = Path(tempfile.mkdtemp(prefix="wild-"))
-    score = runner.run(Case(recipe, kind), folder, keep=True)
+    score = runner.run(Case(recipe, kind), folder, keep=True, without=without)
     print(report.line_of(score))
     script = folder / "watched" / "train.py"
     if script.exists():
@@ -82,13 +102,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     draws.add_argument("--develop", action="store_false", dest="fresh", help="only the others (the default)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of names, structure and combinations (0)")
     parser.add_argument("--sample", type=int, default=SAMPLE_PROGRAMS, metavar="N", help="watched programs (200)")
+    parser.add_argument("--healthy", type=int, default=0, metavar="N", help="as many healthy programs more (0)")
     parser.add_argument("--seconds", type=float, metavar="LIMIT", help="begin no further program after this time")
     parser.add_argument("--only", default="", metavar="FAULTS", help="faults, separated by commas")
+    parser.add_argument("--without", type=ablation.hooks, default="", metavar="HOOKS", help=f"off: {', '.join(HOOKS)}")
+    parser.add_argument("--ablate", action="store_true", help="watch what was found again without each hook it uses")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="programs at a time (2)")
     parser.add_argument("--one", type=Recipe.parse, metavar="ID", help=f"one program, such as {EXAMPLE}")
     parser.add_argument("--kind", default="fault", help="of --one: fault, twin, alike, or mutant:NAME")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.write == RESULTS and (given.only or given.without or not given.fresh):
+        parser.error("bench/results has fresh draws of all faults with all hooks; use --fresh, or name another folder")
+    return given
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Runs programs: recorded ones in forked children, which have torch already, and watched ones as real processes."""
+"""Runs programs: recorded ones in children of this process, watched ones as a user starts them.
+
+Both are forks of processes that have imported torch, which otherwise takes most of their CPU time.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,28 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch._dynamo  # noqa: F401 - the first optimizer imports it, and each recorded program would do so again
 
-from bench.wild import oracle
+from bench.wild import ablation, oracle
 from bench.wild.oracle import Recorder, Recording
 from bench.wild.pieces.styles import STYLES
 from bench.wild.program import Program
 from bench.wild.recipe import Recipe
+from tests import forked
 
 PROGRAM_SECONDS = 300.0
 """Time limit of a program; the slowest sleeps for 10 s, and a busy machine takes longer."""
 
 SCRIPT = "train.py"
+
+REPORT = ("ammeter.report.command", "ammeter.verdicts")
+"""Imports of `ammeter report`."""
 
 _FORK = multiprocessing.get_context("fork")
 _WEIGHTS = re.compile(r"^weights ([0-9a-f]{64})$", re.MULTILINE)
@@ -69,25 +77,34 @@ def record(recipe: Recipe, program: Program, folder: Path) -> Recording:
     return Recording(rows, code, sorted(_WEIGHTS.findall(output)), output[-4000:], names, other_rows)
 
 
-def watch(recipe: Recipe, program: Program, folder: Path) -> Watched:
-    """Runs the program as a user does, and reads the report."""
+def watch(recipe: Recipe, program: Program, folder: Path, without: str = "") -> Watched:
+    """Runs the program as a user does, and reads the report. without: a hook that Ammeter does not get."""
     script, style = _script(program.text, folder), STYLES[recipe.style]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
-    environment |= {"AMMETER_DIR": str(folder / "journal"), "OMP_NUM_THREADS": "1"}
-    python = [sys.executable]
+    environment |= {"AMMETER_DIR": str(folder / "journal"), "OMP_NUM_THREADS": "1", **ablation.environment(without)}
+    command, levels = [str(script)], 0
     if style.ranks > 1:
-        python += ["-m", "torch.distributed.run", "--nproc-per-node", str(style.ranks), "--master-port", _port()]
-    command = [*python, str(script)]
+        command = [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(style.ranks),
+            "--master-port",
+            _port(),
+            *command,
+        ]
+        levels += 1
     if recipe.attach == "run":
-        command = [sys.executable, "-m", "ammeter", "run", "--", *command]
+        command = ["-m", "ammeter", "run", "--", sys.executable, *command]
+        levels += 1
     code, output = 0, ""
     for _ in range(style.lives):
-        code, more = _run(command, folder, environment)
+        code, more = _run(command, folder, environment, forked.LAUNCH, levels)
         output += more
         if code != 0:
             break
-    asked = [sys.executable, "-m", "ammeter", "report", str(folder / "journal"), "--json", "--all"]
-    reported, text = _run(asked, folder, environment, errors=False)
+    asked = ["-m", "ammeter", "report", str(folder / "journal"), "--json", "--all"]
+    reported, text = _run(asked, folder, environment, REPORT, errors=False)
     reports = json.loads(text)["items"] if reported in (0, 3) else []
     return Watched(code, sorted(_WEIGHTS.findall(output)), output[-4000:], reports)
 
@@ -99,10 +116,23 @@ def _script(text: str, folder: Path) -> Path:
     return script
 
 
-def _run(command: list[str], folder: Path, environment: Mapping[str, str], *, errors: bool = True) -> tuple[int, str]:
-    """Exit code and output. After the time limit everything that the command has started ends."""
-    process = subprocess.Popen(
-        command,
+def _run(
+    arguments: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    imports: Sequence[str],
+    levels: int = 0,
+    *,
+    errors: bool = True,
+) -> tuple[int, str]:
+    """Exit code and output of Python. After the time limit everything that it has started ends.
+
+    levels: of the Python processes below it that are forks, too.
+    """
+    process = forked.Popen(
+        [sys.executable, *arguments],
+        imports=imports,
+        levels=levels,
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

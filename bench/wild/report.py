@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,21 @@ HEADING = ("noticed", "named first", "placed", "wrong statements", "programs")
 
 @dataclass(frozen=True)
 class Results:
-    """All scores. fresh: whether held-out spellings and styles were drawn. pairs: share of pairs that occur."""
+    """All scores.
+
+    Attributes:
+        fresh: Whether held-out spellings and styles were drawn.
+        pairs: Share of the pairs of values that occur.
+        without: Hooks that were off in all programs.
+        ablated: Scores of programs that were watched again without one hook.
+    """
 
     scores: Sequence[Score]
     seed: int
     fresh: bool
     pairs: float
+    without: str = ""
+    ablated: Sequence[Score] = ()
 
     @property
     def broken(self) -> list[Score]:
@@ -45,6 +54,7 @@ def line_of(score: Score) -> str:
     if not score.is_broken:
         return f"{score.program} {score.kind}: {found}{_changed(score)}"
     marks = [
+        *([f"without {score.without}"] if score.without else []),
         "noticed" if score.noticed else "missed",
         "named" if score.named else "not named",
         *({True: ["placed"], False: ["not placed"], None: []}[score.placed]),
@@ -60,20 +70,52 @@ def _changed(score: Score) -> str:
 
 def summary(results: Results) -> list[Row]:
     """The main table."""
-    healthy = results.healthy
-    known = [score.unchanged for score in (*results.broken, *healthy) if score.unchanged is not None]
-    return [
-        ("what", *HEADING),
-        ("broken programs", *_shares(results.broken)),
-        ("healthy programs with a page", _of(sum(bool(score.pages) for score in healthy), len(healthy)), *["–"] * 4),
-        (
-            "healthy programs with a ticket",
-            _of(sum(bool(score.tickets) for score in healthy), len(healthy)),
-            *["–"] * 4,
-        ),
-        ("wrong statements about healthy programs", str(sum(len(score.wrong) for score in healthy)), *["–"] * 4),
-        ("weights unchanged by watching", _of(sum(known), len(known)), *["–"] * 4),
-    ]
+    counts = figures(results)
+    rows = {
+        "healthy programs with a page": _of(*counts["pages"]),
+        "healthy programs with a ticket": _of(*counts["tickets"]),
+        "wrong statements about healthy programs": str(sum(len(score.wrong) for score in results.healthy)),
+        "weights unchanged by watching": _of(*counts["unchanged"]),
+        "misses with a verdict that was not judged": _of(*counts["not_judged"]),
+    }
+    return [("what", *HEADING), ("broken programs", *_shares(results.broken)), *_single(rows)]
+
+
+def _single(rows: Mapping[str, str]) -> list[Row]:
+    """Rows with one figure."""
+    return [(name, value, *["–"] * 4) for name, value in rows.items()]
+
+
+def figures(results: Results) -> dict[str, tuple[int, int]]:
+    """Each figure as a count and of how many."""
+    broken, healthy = results.broken, results.healthy
+    missed = [score for score in broken if score.missed]
+    placed = [score.placed for score in broken if score.placed is not None]
+    known = [score.unchanged for score in (*broken, *healthy) if score.unchanged is not None]
+    return {
+        "noticed": (sum(score.noticed for score in broken), len(broken)),
+        "named": (sum(score.named for score in broken), len(broken)),
+        "placed": (sum(placed), len(placed)),
+        "pages": (sum(bool(score.pages) for score in healthy), len(healthy)),
+        "tickets": (sum(bool(score.tickets) for score in healthy), len(healthy)),
+        "unchanged": (sum(known), len(known)),
+        "not_judged": (sum(bool(score.not_judged) for score in missed), len(missed)),
+        "wrong": (sum(len(score.wrong) for score in (*broken, *healthy)), len(broken) + len(healthy)),
+    }
+
+
+def ablation(results: Results) -> list[Row]:
+    """For each hook, the programs that were found with all hooks, and those that are found without it."""
+    named = {(score.program, score.kind) for score in results.scores if score.named}
+    hooks: dict[str, list[Score]] = {}
+    for score in results.ablated:
+        hooks.setdefault(score.without, []).append(score)
+    rows: list[Row] = [("without", "still noticed", "still named first", "programs")]
+    for hook, scores in sorted(hooks.items()):
+        before = [score for score in scores if (score.program, score.kind) in named]
+        noticed = _of(sum(score.noticed for score in scores), len(scores))
+        rows.append((hook, noticed, _of(sum(score.named for score in before), len(before)), str(len(scores))))
+    return rows
 
 
 def by(results: Results, name: str, value: Callable[[Score], str]) -> list[Row]:
@@ -116,13 +158,24 @@ def wrong_statements(results: Results) -> list[str]:
     return [f"`{score.program}` {score.kind}: {wrong}" for score in results.scores for wrong in score.wrong]
 
 
+def lost(results: Results) -> list[str]:
+    """A line for each program that is not found any more without a hook."""
+    return [
+        f"`{score.program}` {score.kind} without {score.without}: {', '.join(score.findings) or 'nothing'}"
+        for score in results.ablated
+        if not score.noticed
+    ]
+
+
 def troubles(results: Results) -> list[str]:
     changed = [f"`{score.program}` {score.kind}: other weights" for score in results.scores if score.unchanged is False]
     return changed + [f"`{score.program}` {score.kind}: {score.trouble}" for score in results.scores if score.trouble]
 
 
 def markdown(results: Results, command: str) -> str:
+    """The document wild.md."""
     draws = "held-out styles and spellings" if results.fresh else "the styles and spellings used in development"
+    off = [f"In all programs these hooks of torch were off: {results.without}.", ""] if results.without else []
     lines = [
         "# The wild zoo: faults in programs that nobody wrote",
         "",
@@ -131,16 +184,20 @@ def markdown(results: Results, command: str) -> str:
         f"values of any two dimensions. {len(results.discarded)} programs were discarded: their numbers are those",
         "of the repaired program, or the healthy program does not train.",
         "",
+        *off,
         *markdown_table(summary(results)),
         "",
     ]
     for name, value in DIMENSIONS.items():
         lines += [f"## By {name}", "", *markdown_table(by(results, name, value)), ""]
+    if results.ablated:
+        lines += ["## By hook that is off", "", *markdown_table(ablation(results)), ""]
     sections = {
         "Misses": misses(results),
         "Wrong statements": wrong_statements(results),
         "False alarms": false_alarms(results),
         "Programs that ended otherwise": troubles(results),
+        **({"Found with all hooks alone": lost(results)} if results.ablated else {}),
         "Discarded": [f"`{score.program}` {score.kind}: {score.discarded}" for score in results.discarded],
     }
     for title, entries in sections.items():
@@ -152,7 +209,15 @@ def write(results: Results, folder: Path, command: str) -> None:
     """Writes wild.md and wild.json into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "wild.md").write_text(markdown(results, command))
-    plain = {"command": command, "seed": results.seed, "fresh": results.fresh, "scores": results.scores}
+    plain = {
+        "command": command,
+        "seed": results.seed,
+        "fresh": results.fresh,
+        "without": results.without,
+        "figures": figures(results),
+        "scores": results.scores,
+        "ablated": results.ablated,
+    }
     (folder / "wild.json").write_text(json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
 
 

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from bench.wild import oracle, processes, scoring
+import msgspec
+
+from bench.wild import ablation, oracle, processes, scoring
 from bench.wild.claims import Truth
 from bench.wild.faults import FAULTS, Fault
 from bench.wild.mutants import PREFIX, mutants_of, mutate
@@ -44,50 +47,107 @@ def cases(recipes: Sequence[Recipe]) -> Iterator[Case]:
             yield Case(recipe, PREFIX + mutants[recipe.seed % len(mutants)])
 
 
-def run_all(plan: Sequence[Case], folder: Path, workers: int, seconds: float | None = None) -> Iterator[Score]:
-    """Yields scores as they come. After `seconds` no further case begins."""
+def healthy_cases(recipes: Sequence[Recipe]) -> Iterator[Case]:
+    """One healthy program of each recipe: the look-alike where there is one, else the repaired twin."""
+    for recipe in recipes:
+        spelling = FAULTS[recipe.fault].spellings[recipe.spelling]
+        yield Case(recipe, "twin" if spelling.alike is None else "alike")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How programs are watched.
+
+    Attributes:
+        without: Hooks that are off in all programs, separated by commas.
+        ablate: Whether a broken program with a right finding is watched again without each hook that it uses.
+    """
+
+    without: str = ""
+    ablate: bool = False
+
+
+def run_all(
+    plan: Sequence[Case], folder: Path, workers: int, seconds: float | None = None, measure: Measure = Measure()
+) -> Iterator[Score]:
+    """Yields scores as they come. After `seconds` no further recipe begins."""
     began = time.monotonic()
+    groups = [list(group) for _, group in groupby(plan, lambda case: case.recipe)]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        running: set[Future[Score]] = set()
-        waiting = list(enumerate(plan))
+        running: set[Future[list[Score]]] = set()
+        waiting = list(enumerate(groups))
         while waiting or running:
             if seconds is not None and time.monotonic() - began > seconds:
                 waiting.clear()
             while waiting and len(running) < workers:
-                number, case = waiting.pop(0)
-                running.add(pool.submit(run, case, folder / str(number)))
+                number, group = waiting.pop(0)
+                running.add(pool.submit(_run_group, group, folder / str(number), measure))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                yield future.result()
+                yield from future.result()
 
 
-def run(case: Case, folder: Path, *, keep: bool = False) -> Score:
+def run(case: Case, folder: Path, *, keep: bool = False, without: str = "") -> Score:
     """Records and watches one case, and scores it."""
-    began = time.monotonic()
     try:
-        return _run(case, folder, began)
+        return _Recipe(case.recipe, folder).score(case.kind, without)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(case: Case, folder: Path, began: float) -> Score:
-    recipe, kind = case.recipe, case.kind
-    program = _assembled(recipe, kind)
-    recording = processes.record(recipe, program, folder / kind)
-    symptom, reason = None, ""
-    broken = kind not in HEALTHY_KINDS
-    if broken:
-        twin = processes.record(recipe, _assembled(recipe, "twin"), folder / "repaired")
+def _run_group(group: Sequence[Case], folder: Path, measure: Measure) -> list[Score]:
+    """The scores of cases of one recipe, each followed by those of its ablations."""
+    programs, scores = _Recipe(group[0].recipe, folder), []
+    try:
+        for case in group:
+            scores.append(programs.score(case.kind, measure.without))
+            if measure.ablate and scores[-1].noticed:
+                scores += programs.ablated(case.kind)
+        return scores
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Recipe:
+    """The programs of one recipe; each is recorded once."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self._recipe, self._folder = recipe, folder
+        self._recorded: dict[str, tuple[Program, Recording]] = {}
+        self._watched = 0
+
+    def score(self, kind: str, without: str) -> Score:
+        began = time.monotonic()
+        truth, reason = self._truth(kind)
+        if reason:
+            return Score(str(self._recipe), kind, discarded=reason, seconds=time.monotonic() - began)
+        self._watched += 1
+        folder = self._folder / ("watched" if self._watched == 1 else f"watched{self._watched}")
+        watched = processes.watch(self._recipe, truth.program, folder, without)
+        return scoring.score(self._recipe, kind, truth, watched, time.monotonic() - began)
+
+    def ablated(self, kind: str) -> Iterator[Score]:
+        """Scores of the program without each hook that it uses."""
+        for hook in ablation.used_by(self._recordings(kind)[0].text):
+            yield msgspec.structs.replace(self.score(kind, hook), without=hook)
+
+    def _truth(self, kind: str) -> tuple[Truth, str]:
+        """What is known of a program, and why it is no test, or ''."""
+        program, recording = self._recordings(kind)
+        if kind in HEALTHY_KINDS:
+            return Truth(program, recording), f"the healthy program {recording.trouble}" if recording.trouble else ""
+        _, twin = self._recordings("twin")
         symptom = oracle.symptom(recording, twin)
-        reason = _proves_nothing(fault_of(recipe, kind), recording, twin, symptom)
-    elif recording.trouble:
-        reason = f"the healthy program {recording.trouble}"
-    if reason:
-        return Score(str(recipe), kind, discarded=reason, seconds=time.monotonic() - began)
-    watched = processes.watch(recipe, program, folder / "watched")
-    truth = Truth(program, recording, symptom, program.place_module if kind == "fault" else "")
-    return scoring.score(recipe, kind, truth, watched, time.monotonic() - began)
+        truth = Truth(program, recording, symptom, program.place_module if kind == "fault" else "")
+        return truth, _proves_nothing(fault_of(self._recipe, kind), recording, twin, symptom)
+
+    def _recordings(self, kind: str) -> tuple[Program, Recording]:
+        if kind not in self._recorded:
+            program = _assembled(self._recipe, kind)
+            folder = self._folder / kind.replace(":", "-")
+            self._recorded[kind] = program, processes.record(self._recipe, program, folder)
+        return self._recorded[kind]
 
 
 def _proves_nothing(fault: Fault, broken: Recording, twin: Recording, symptom: int | None) -> str:

@@ -39,6 +39,7 @@ class Score(msgspec.Struct, frozen=True):
         wrong: Statements that the oracle contradicts.
         unchanged: Whether the final weights are those of the bare run; None where none were printed.
         pages, tickets: Verdicts of the findings by severity.
+        without: The hook that was off, if this is an ablation.
     """
 
     program: str
@@ -55,6 +56,7 @@ class Score(msgspec.Struct, frozen=True):
     tickets: list[str] = []
     trouble: str = ""
     seconds: float = 0.0
+    without: str = ""
 
     @property
     def recipe(self) -> Recipe:

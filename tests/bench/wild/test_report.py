@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from bench.wild import report, runner
+import msgspec
+import pytest
+
+from bench.wild import covering, report, runner
+from bench.wild.__main__ import main
 from bench.wild.mutants import PREFIX
 from bench.wild.recipe import EXAMPLE, Recipe
 from bench.wild.report import Results
@@ -20,11 +25,25 @@ RESULTS = Results([GOOD, MISSED, DISTURBED, DISCARDED], 3, False, 0.5)
 
 
 def test_the_main_table_counts_what_was_found() -> None:
-    _, broken, pages, tickets, wrong, unchanged = report.summary(RESULTS)
+    _, broken, pages, tickets, wrong, unchanged, not_judged = report.summary(RESULTS)
     assert ("1 of 2 (50 %)", "1 of 2 (50 %)", "1 of 1 (100 %)", "1", "2") == broken[1:]
-    assert ["1 of 1 (100 %)", "0 of 1 (0 %)", "0", "2 of 3 (67 %)"] == [
-        row[1] for row in (pages, tickets, wrong, unchanged)
+    assert ["1 of 1 (100 %)", "0 of 1 (0 %)", "0", "2 of 3 (67 %)", "0 of 1 (0 %)"] == [
+        row[1] for row in (pages, tickets, wrong, unchanged, not_judged)
     ]
+
+
+def test_the_ablation_counts_what_is_still_found_without_a_hook() -> None:
+    gone = msgspec.structs.replace(GOOD, without="backward", noticed=False, named=False, findings=[])
+    kept = msgspec.structs.replace(GOOD, without="backward")
+    results = replace(RESULTS, ablated=[gone, kept, msgspec.structs.replace(kept, without="autocast")])
+    _, autocast, backward = report.ablation(results)
+    assert ("autocast", "1 of 1 (100 %)", "1 of 1 (100 %)", "1") == autocast
+    assert ("backward", "1 of 2 (50 %)", "1 of 2 (50 %)", "2") == backward
+    assert [f"`{EXAMPLE}` fault without backward: nothing"] == report.lost(results)
+    text = report.markdown(results, "make wild")
+    assert "## By hook that is off\n" in text
+    assert "## Found with all hooks alone\n" in text
+    assert "2" == report.summary(results)[1][-1]
 
 
 def test_each_miss_and_alarm_has_an_id_to_run_again() -> None:
@@ -40,7 +59,28 @@ def test_the_document_has_all_tables_and_the_discarded_programs(tmp_path: Path) 
     for heading in ("By fault", "By spelling", "By style", "By attachment", "By time course", "Misses", "Discarded"):
         assert f"## {heading}\n" in text
     assert "its numbers are those of the twin" in text
-    assert 4 == len(json.loads((tmp_path / "wild.json").read_text())["scores"])
+    written = json.loads((tmp_path / "wild.json").read_text())
+    assert 4 == len(written["scores"])
+    assert ([1, 2], [1, 1], [2, 3]) == tuple(written["figures"][name] for name in ("noticed", "pages", "unchanged"))
+
+
+def test_a_run_that_stops_early_writes_what_it_has(tmp_path: Path) -> None:
+    arguments = ["--sample", "1", "--healthy", "1", "--seconds", "0", "--write", str(tmp_path)]
+    assert 0 == main(arguments)
+    assert [] == json.loads((tmp_path / "wild.json").read_text())["scores"]
+    assert "## Misses\n\nNone." in (tmp_path / "wild.md").read_text()
+
+
+@pytest.mark.parametrize("option", ["--develop", "--only=no-gradients", "--without=backward"])
+def test_the_committed_results_are_of_fresh_draws_of_everything(option: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--write", option, *([] if option == "--develop" else ["--fresh"])])
+
+
+def test_further_healthy_programs_are_twins_and_look_alikes() -> None:
+    recipes = covering.chosen(0, 30, lambda recipe: not recipe.held_out)
+    assert {"twin", "alike"} == {case.kind for case in runner.healthy_cases(recipes)}
+    assert recipes == [case.recipe for case in runner.healthy_cases(recipes)]
 
 
 def test_a_program_is_recorded_watched_and_scored(tmp_path: Path) -> None:

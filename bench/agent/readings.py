@@ -129,6 +129,8 @@ _INTRODUCTION = (
     "",
     "A small GPT at the default budget of 1 %, without the first 100 steps; `python -m bench.agent.readings --write`.",
     "A gap is the distance of two readings of the gradient norms in steps: 2 means that every second step is read.",
+    f"The steps need {' and '.join(map(str, STEP_MS))} ms of CPU time. Their duration and the overhead are wall time, "
+    "which includes waits for a core.",
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-# The collector. Build it at the root of the repository: docker build -f deploy/collector.Dockerfile -t ammeter-collector:0.1.0 .
+# The collector. Build it at the root of the repository: docker build -f deploy/collector.Dockerfile -t ammeter-collector:0.2.0 .
 FROM python:3.11.13-slim-bookworm AS build
 # Every distribution comes from a lock file with hashes (make lock); our own two are built without a look at any index.
 COPY deploy/locks /source/deploy/locks

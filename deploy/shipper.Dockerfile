@@ -1,4 +1,4 @@
-# The shipper, as a sidecar of a training pod: no torch. docker build -f deploy/shipper.Dockerfile -t ammeter-shipper:0.1.0 .
+# The shipper, as a sidecar of a training pod: no torch. docker build -f deploy/shipper.Dockerfile -t ammeter-shipper:0.2.0 .
 FROM python:3.11.13-slim-bookworm AS build
 # Every distribution comes from a lock file with hashes (make lock); our own is built without a look at any index.
 COPY deploy/locks /source/deploy/locks

@@ -164,7 +164,7 @@ def test_the_image_of_the_shipper_delivers_a_journal_without_root_and_capabiliti
     assert run == found["id"], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("image", ["ammeter-collector:0.1.0", "ammeter-shipper:test"])
+@pytest.mark.parametrize("image", ["ammeter-collector:0.2.0", "ammeter-shipper:test"])
 def test_an_image_holds_what_its_lock_file_says_and_nothing_else(containers: Engine, image: str) -> None:
     lock = "collector" if "collector" in image else "shipper"
     text = (ROOT / "deploy" / "locks" / f"{lock}.txt").read_text()

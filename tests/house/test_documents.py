@@ -235,6 +235,15 @@ def test_both_distributions_and_the_changelog_have_one_version() -> None:
     assert f"## {ammeter.__version__}" in (tree.ROOT / "CHANGELOG.md").read_text()
 
 
+def test_images_have_the_version_of_the_distributions() -> None:
+    deploy = tree.ROOT / "deploy"
+    files = [tree.ROOT / "docker-compose.yml", *deploy.glob("*.Dockerfile"), *deploy.glob("kubernetes/*.yaml")]
+    texts = [path.read_text() for path in files]
+    tags = {tag for text in texts for tag in re.findall(r"\bammeter-(?:collector|shipper):(\d[\w.]*)", text)}
+    tags |= {tag for text in texts for tag in re.findall(r"\bnewName: ammeter-\w+, newTag: ([\w.]+)", text)}
+    assert {ammeter.__version__} == tags
+
+
 def test_no_file_is_larger_than_a_repository_should_carry() -> None:
     assert [] == [str(path) for path in tree.tracked() if path.stat().st_size > 1_500_000]
 

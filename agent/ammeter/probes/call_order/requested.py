@@ -60,11 +60,16 @@ class Requested:
         self._session = session
         self._events = events
         self._contexts: dict[tuple[str, torch.dtype], Context] = {}
-        self._disabled_line = ""
+        self._disabled_line = self._float32_line = ""
+        self._was_half = self._has_entered = False
+        """Whether the last sampled loss was in half precision, and whether autocast was entered before that ended."""
         self._losses = 0
         self._in_float32 = 0
         self._sampled_step = -1
         self._scaled_step = -1
+
+        self._rechecks = 0
+        """Losses that are sampled next, because the one before was the first in float32."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kind = torch.amp.autocast_mode.autocast
@@ -85,6 +90,8 @@ class Requested:
     def _created(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         context = args[0]
         enabled = args[3] if len(args) > 3 else kwargs.get("enabled", True)
+        if context.fast_dtype is torch.float32 and torch.is_grad_enabled():
+            self._float32_line = self._float32_line or call_site.line()
         if context.fast_dtype not in HALF or not torch.is_grad_enabled():
             return
         if not enabled:
@@ -105,8 +112,11 @@ class Requested:
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples a loss that no scaler has scaled, if the program asks for half precision at all."""
-        if self._contexts and self._scaled_step != self._session.row.step and not patch.inside_backward():
-            self._sample(patch.outputs(args, kwargs), None)
+        is_asked = self._contexts or self._float32_line
+        if is_asked and self._scaled_step != self._session.row.step and not patch.inside_backward():
+            is_scaled = self._session.row.raw.get("scaled")
+            scalers = self._session.watched.scalers if is_scaled else ()
+            self._sample(patch.outputs(args, kwargs), next((one for one in scalers if one.is_enabled()), None))
 
     def _sample(self, outputs: Any, scaler: Any) -> None:
         step = self._session.row.step
@@ -115,16 +125,32 @@ class Requested:
         self._sampled_step = step
         self._losses += 1
         is_late = self._in_float32 >= MIN_SAMPLES and step >= TRIAL_STEPS
-        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses) and not is_late:
+        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses) and not is_late and not self._rechecks:
             return
+        self._rechecks = max(0, self._rechecks - 1)
         ran = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
         if ran is None:
             return
+        if ran is torch.float32 and self._was_half:
+            self._begin_anew()
+        self._was_half = ran is not torch.float32
         self._in_float32 = self._in_float32 + 1 if ran is torch.float32 else 0
         if scaler is not None and ran is torch.bfloat16 and self._asked(torch.float16):
             self._report("other-dtype", ran, scaler)
         elif self._in_float32 >= MIN_SAMPLES and (reason := self._reason(scaler)):
             self._report(reason, ran, scaler)
+
+    def _begin_anew(self) -> None:
+        """Discards what was counted while the loss was in half precision, and samples the next losses.
+
+        The lines of the contexts are kept, because a context may be created once and entered in every step.
+        """
+        self._rechecks = MIN_SAMPLES
+        self._session.fast_path.avoid(MIN_SAMPLES + 1)
+        self._disabled_line = self._float32_line = ""
+        for context in self._contexts.values():
+            self._has_entered = self._has_entered or context.entered > 0
+            context.created = context.entered = context.refused = 0
 
     def _asked(self, dtype: torch.dtype) -> bool:
         return any(context.entered for (_, asked), context in self._contexts.items() if asked is dtype)
@@ -147,11 +173,15 @@ class Requested:
             return "not-entered"
         if self._disabled_line:
             return "disabled"
+        if self._float32_line:
+            return "float32"
+        if self._has_entered:
+            return "outside"
         return "no-autocast" if self._session.row.step >= TRIAL_STEPS else ""
 
     def _report(self, reason: str, ran: torch.dtype, scaler: Any) -> None:
         (device, asked), context = self._chosen(reason)
-        line = self._disabled_line if reason == "disabled" else context.line
+        line = {"disabled": self._disabled_line, "float32": self._float32_line}.get(reason, context.line)
         data: dict[str, Any] = {"reason": reason, "asked": _name(asked), "ran": _name(ran), "device": device}
         if scaler is not None:
             data["scale"] = scale_of(scaler)

@@ -36,6 +36,10 @@ MIN_LOSS_SHARE = 1e-3
 cross-entropy by the same ten bits, and nothing remains to be learnt from the lost elements. A memorized batch reaches
 this share within a few dozen steps."""
 
+MAX_LEARNED_FALL = 1e4
+"""Factor by which learning reduces the loss from one step to the next at most. A larger fall is another weight of the
+loss: its gradients shrink, although nothing was learnt."""
+
 RESERVE_BITS = 3
 """Powers of two below 65504 that a recommended scale leaves free. They are for gradients larger than those measured."""
 
@@ -60,7 +64,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Largest scaled |gradient| in the readings that showed underflow."""
     tensor: str = ""
     loss: float = 0.0
-    """Largest |loss| so far."""
+    """Largest |loss| since the loss has its present weight."""
+    last_loss: float = 0.0
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -107,9 +112,21 @@ def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
     """
     losses = np.abs(rows.loss()).astype(np.float64)
     finite = np.isfinite(losses)
-    highest = np.maximum.accumulate(np.append(state.loss, np.where(finite, losses, 0.0)))[1:]
+    highest, last = _highest(state, losses, np.flatnonzero(finite))
     learning = ~measured(rows.loss()) | (finite & (losses > MIN_LOSS_SHARE * highest))
-    return replace(state, loss=float(highest[-1])) if highest.size else state, learning
+    return replace(state, loss=float(highest[-1]), last_loss=last) if highest.size else state, learning
+
+
+def _highest(state: State, losses: Doubles, finite: npt.NDArray[np.int_]) -> tuple[Doubles, float]:
+    """Returns the largest loss of the present weight at each row, and the last finite loss."""
+    known = np.zeros(losses.size)
+    known[finite] = losses[finite]
+    before = np.append(state.last_loss, losses[finite])
+    falls = finite[(before[1:] > 0) & (before[1:] * MAX_LEARNED_FALL < before[:-1])]
+    highest = np.maximum.accumulate(np.append(state.loss, known))[1:]
+    for fall in falls.tolist():
+        highest[fall:] = np.maximum.accumulate(known[fall:])
+    return highest, float(before[-1])
 
 
 class Reading(NamedTuple):

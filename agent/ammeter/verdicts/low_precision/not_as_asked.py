@@ -52,6 +52,8 @@ def _cause(data: dict[str, Any], reason: str, asked: str, ran: str, caller: str 
             f" {asked}.{scaled}",
             "disabled": f"autocast{at} is created with enabled=False, so the loss is computed in {ran}, while the"
             f" scaler is enabled.{scaled}",
+            "float32": f"autocast{at} is created with dtype=torch.float32, so the loss is computed in {ran}, while the"
+            f" scaler is enabled.{scaled}",
             "other-dtype": f"autocast{at} asks for {asked}, but the loss is computed in {ran}: an inner autocast or a"
             f" cast has priority.{scaled}",
         }.get(
@@ -75,6 +77,7 @@ def _fix(data: dict[str, Any], reason: str, asked: str, caller: str | None) -> s
         "outside": f"Put the forward pass and the loss into the block of '{context}'{at}.",
         "disabled": f"Pass the same flag to autocast{at} and to GradScaler(enabled=...): set it in both for {asked},"
         " and clear it in both for float32.",
+        "float32": f"Write dtype=torch.float16 in autocast{at}, or remove the GradScaler for a float32 run.",
         "other-dtype": f"Remove the inner autocast or cast, or ask for its dtype{at} and drop the GradScaler, which"
         " only float16 needs.",
     }.get(

@@ -88,6 +88,18 @@ def test_once_all_but_a_thousandth_of_the_loss_is_learnt_gradients_may_vanish(lo
     assert told == ("gradient-underflow" in findings(stream))
 
 
+def test_a_loss_that_falls_by_five_orders_in_one_step_has_another_weight() -> None:
+    """Its gradients shrink although nothing was learnt, and a smaller loss after that is judged by the new level."""
+    stream = Stream().autocast().good(4096).good(4096, loss=2e-5)
+    for _ in range(9):
+        stream.good(4096, norm=1e-6, full=True, loss=1e-5, stats=stream.readings(zeros=0.6, subnormals=0.35))
+    assert "gradient-underflow" in findings(stream)
+    for step in range(9):
+        loss = 1e-5 * 0.2**step
+        stream.good(4096, norm=1e-6, full=True, loss=loss, stats=stream.readings(zeros=0.0, subnormals=0.0))
+    assert not findings(stream)["gradient-underflow"].active
+
+
 def test_three_clean_readings_end_it() -> None:
     stream = run()
     for _ in range(2):

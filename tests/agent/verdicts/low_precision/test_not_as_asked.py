@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from ammeter.recording.session import watching as sessions
 from tests.agent.stream_builder import Stream, mistaken
 from tests.agent.stream_judgement import findings
 from tests.agent.streams import broken
@@ -155,6 +156,38 @@ def test_float32_after_a_phase_in_float16_is_found(tmp_path: Path) -> None:
     steps = iter(range(200))
     seen = trained(tmp_path, lambda: cpu() if next(steps) < 3 else nullcontext(), scaled=True, steps=150)
     assert "outside" == reason_of(seen)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
+@pytest.mark.parametrize(
+    ("context", "scaled", "reason"),
+    [
+        (cuda, True, "refused"),
+        (cuda, False, "refused"),
+        (lambda: cpu(enabled=False), True, "disabled"),
+        (lambda: cpu(torch.float32), True, "float32"),
+    ],
+)
+@pytest.mark.parametrize("follows", [True, False], ids=["followed", "not followed"])
+def test_another_precision_from_some_step_on_is_found_with_its_own_reason(
+    context: Context, scaled: bool, reason: str, follows: bool, tmp_path: Path
+) -> None:
+    steps = iter(range(200))
+
+    def at_first_in_float16() -> AbstractContextManager[Any]:
+        step = next(steps)
+        if step == 20 and not follows:
+            for session in sessions():
+                session._follow(False)
+                session.governor.attention.follows = False
+        return cpu() if step < 40 else context()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen = trained(tmp_path, at_first_in_float16, scaled=scaled, steps=100)
+    finding = seen.findings()[NAME]
+    assert (reason, "float32") == (finding.evidence["reason"], finding.evidence["ran"])
+    assert 40 <= finding.opened_step <= 66
 
 
 @pytest.mark.parametrize(

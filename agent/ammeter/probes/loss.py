@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.origin.loss_origin import LossOrigin
 from ammeter.recording.loss_shares import own_scale
 from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
@@ -31,6 +33,7 @@ class Loss:
         """ids of the latest results of scale(): backward() on one of them receives a multiple of the loss."""
         self._states_before: dict[int, State] = {}
         self._own_scale_seen = False
+        self._search_origin = session.guard("origin", any_thread=False)(LossOrigin(session).search)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
@@ -125,6 +128,8 @@ class Loss:
         row.raw.setdefault("losses", []).append(caught)
         if all(value.on_host for value in values):
             self._compare(caught.number())
+            if not math.isfinite(caught.number()):
+                self._search_origin(roots, caught.place)
         for constant in [constant for part in parts for constant in part.transfers()]:
             row.wait_for(constant)
 

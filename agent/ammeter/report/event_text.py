@@ -169,6 +169,8 @@ def _origin(data: Data) -> str:
     if kind == "input":
         return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: check the data"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
+    if data.get("behind"):
+        place = f"the code between {data['behind']} and the loss"
     if kind == "weights":
         holds = f"a buffer of {place} is" if data.get("buffer") else f"the weights of {place} are"
         return f"{holds} not finite ({data.get('tensor')}): go back to a checkpoint"
@@ -190,6 +192,7 @@ def _origin(data: Data) -> str:
 _METHODS = {
     "hooks": "found by checking each module",
     "replay": "found by repeating the forward pass",
+    "graph": "found in the graph of the loss",
 }
 """Method that found the origin, by the value in the event."""
 

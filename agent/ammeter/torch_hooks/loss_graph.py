@@ -86,7 +86,7 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], nodes_left: l
         if kind is _FACTOR and len(inputs) == 1:
             constant, factor = _constant(node)
             if constant is None:
-                if _is_hooked(node, "_saved_other") or _is_hooked(node, "_saved_self"):
+                if is_hooked(node, "_saved_other") or is_hooked(node, "_saved_self"):
                     yield Part(divisors, OPAQUE)
                     return
                 break
@@ -104,7 +104,7 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], nodes_left: l
 
 def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]) -> Part:
     if kind is _CRITERION and node._saved_reduction == 2:
-        if _is_hooked(node, "_saved_self") or _is_hooked(node, "_saved_total_weight"):
+        if is_hooked(node, "_saved_self") or is_hooked(node, "_saved_total_weight"):
             return Part(divisors, OPAQUE)
         weight = getattr(node, "_saved_total_weight", None)
         if weight is None or not divisors or weight.numel() != 1:
@@ -120,7 +120,7 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
     first = node.next_functions[0][0] is not None
     factor = type(node).__name__.startswith("Mul")
     name = "_saved_other" if first else "_saved_self" if factor else ""
-    if not name or _is_hooked(node, name):
+    if not name or is_hooked(node, name):
         return None, factor
     operand = getattr(node, name)
     if isinstance(operand, int | float):
@@ -130,7 +130,7 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
     return async_copy.of(operand), factor
 
 
-def _is_hooked(node: Any, name: str) -> bool:
+def is_hooked(node: Any, name: str) -> bool:
     """Whether reading a node's saved tensor would call a hook of the program.
 
     The hook of checkpoint() runs its whole block again, that of save_on_cpu() waits for a copy. Also True if the saved

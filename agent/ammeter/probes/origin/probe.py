@@ -1,8 +1,8 @@
 """Finds the origin of a bad step: inputs, forward pass, backward or weights.
 
 The methods differ in cost, from cheap to expensive: the inputs, stored as weak references; the frontier of finite and
-non-finite gradients; a replay of the forward pass, if the program enables it; and, after several bad steps in a row,
-hooks on the modules for a few steps.
+non-finite gradients; the graph of a loss on the host, see loss_origin; a replay of the forward pass, if the program
+enables it; and, after several bad steps in a row, hooks on the modules for a few steps.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Origin:
 
     def finish(self, row: Row) -> None:
         step: _Step | None = row.raw.pop("origin", None)
+        of_loss: dict[str, Any] | None = row.raw.pop("loss_origin", None)
         nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
         loss_is_finite = math.isfinite(row.loss or 0.0)
         if step and step.visits and step.last_of_window:
@@ -129,7 +130,7 @@ class Origin:
             return
         self._bad_since = row.step if not self._bad_steps else self._bad_since
         self._bad_steps += 1
-        origin = self._find_origin(step, nonfinite, loss_is_finite)
+        origin = self._find_origin(step, nonfinite, loss_is_finite) or of_loss
         if origin:
             self._emit_found(row, origin)
         if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:
@@ -237,9 +238,10 @@ class Origin:
     def _request_hooks(self, row: Row, step: _Step | None, origin: dict[str, Any] | None) -> None:
         """Arms a window of hooks unless the origin is known precisely.
 
-        The frontier names a module with weights; hooks also find operators between it and the next such module.
+        The frontier names a module with weights; hooks also find operators between it and the next such module. The
+        graph names an operator, hooks the class of its module.
         """
-        if origin and origin["confidence"] != "frontier":
+        if origin and origin["confidence"] not in ("frontier", "graph"):
             return
         reason = ""
         if step is None:
@@ -266,7 +268,8 @@ class Origin:
             self._windows.request_now(steps)
 
     def _emit_found(self, row: Row, origin: dict[str, Any]) -> None:
-        key = (origin["kind"], origin["module"], origin.get("tensor"), origin.get("input"))
+        method = origin["confidence"] if origin["confidence"] == "graph" else ""
+        key = (origin["kind"], origin["module"], origin.get("tensor"), origin.get("input"), method)
         if row.step - self._reported.get(key, -REPEAT_STEPS) >= REPEAT_STEPS:
             self._reported[key] = row.step
             row.events.append(("origin.found", {**origin, "since": self._since(row)}))

@@ -40,7 +40,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _origin(state: State, event: Event) -> State:
     origin = origin_event.of_event(event)
-    if state.origin.kind or not overflowed(origin):
+    if not overflowed(origin) or (state.origin.kind and not origin.refines(state.origin)):
         return state
     if state.opened.active:
         return msgspec.structs.replace(state, origin=origin, opened=state.opened.until(event.step))
@@ -48,10 +48,15 @@ def _origin(state: State, event: Event) -> State:
 
 
 def overflowed(origin: NonfiniteOrigin) -> bool:
-    """Whether a float16 operator produced an Inf from finite inputs, other than by division by zero."""
+    """Whether a float16 operator produced an Inf from finite inputs, other than by division by zero.
+
+    Inputs that were not read are finite if the operator is the first one of its graph with an Inf.
+    """
     if origin.kind != "forward" or origin.dtype != "float16" or not origin.infs or origin.op == "loss":
         return False
-    return not origin.op.startswith(SINGULAR_OPERATORS) and 0 <= origin.absmax <= FLOAT16_MAX
+    return not origin.op.removeprefix("Foreach").startswith(SINGULAR_OPERATORS) and (
+        0 <= origin.absmax <= FLOAT16_MAX or (origin.absmax < 0 and origin.is_first and origin.reason != "constant")
+    )
 
 
 def _peaks(state: State, event: Event) -> State:
@@ -72,6 +77,7 @@ def _conclude(state: State) -> Finding:
     passed = bool(origin.kind)
     module = origin.module if passed else state.module
     place = module or "the model's own code"
+    below = f" below the {origin.absmax:.4g} seen" if origin.absmax >= 0 else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -79,7 +85,7 @@ def _conclude(state: State) -> Finding:
         cause=_passed(origin) if passed else _near(state, place),
         fix="Use dtype=torch.bfloat16 in autocast, whose range reaches 3e38. Alternatively run"
         f" {place} in float32, with torch.autocast(device, enabled=False) around it and .float() on its inputs, or"
-        f" reduce its inputs with a norm or a clamp{f' below the {origin.absmax:.4g} seen' if passed else ''}.",
+        f" reduce its inputs with a norm or a clamp{below}.",
         module=module or None,
         evidence=_evidence(state, passed),
         **lifecycle_fields(state.opened),
@@ -91,7 +97,7 @@ def _evidence(state: State, passed: bool) -> dict[str, Any]:
     return {
         "infs": origin.infs if passed else None,
         "op": origin.op or None,
-        "last_finite_absmax": origin.absmax if passed else None,
+        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
         "absmax": state.peak or None,
         "limit": FLOAT16_MAX,
     }
@@ -99,10 +105,11 @@ def _evidence(state: State, passed: bool) -> dict[str, Any]:
 
 def _passed(origin: NonfiniteOrigin) -> str:
     op = f" ({origin.op})" if origin.op else ""
+    most = f", at most {origin.absmax:.4g}" if origin.absmax >= 0 else ""
     return (
         f"The output of {origin.place}{op} overflowed float16, whose largest value is 65504: {origin.infs} of its"
-        f" values are Inf although its inputs are finite, at most {origin.absmax:.4g}. A lower loss scale does not"
-        " help, because it multiplies the loss, after all modules."
+        f" values are Inf although its inputs are finite{most}. A lower loss scale does not help, because it multiplies"
+        " the loss, after all modules."
     )
 
 

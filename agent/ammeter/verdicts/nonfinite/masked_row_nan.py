@@ -30,9 +30,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("origin.found"):
-        if isinstance(part, Event) and not state.opened.active:
+        if isinstance(part, Event):
             origin = origin_event.of_event(part)
-            if is_masked_row(origin):
+            if is_masked_row(origin) and (not state.opened.active or origin.refines(state.origin)):
                 state = State(state.opened.at(origin.first, part.step), origin)
     return state, changed(_conclude, before, state)
 
@@ -40,10 +40,12 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def is_masked_row(origin: NonfiniteOrigin) -> bool:
     """Whether a softmax or an attention produced NaN and no Inf from valid inputs.
 
-    Valid inputs are finite numbers, or the -Inf of a mask.
+    Valid inputs are finite numbers, or the -Inf of a mask. A division of rows by their sums is a softmax, too.
     """
     if origin.kind != "forward" or not origin.nans or origin.infs:
         return False
+    if origin.reason == "row":
+        return True
     if origin.type in SOFTMAX_MODULES:
         return True
     attends = any(word in (origin.op + origin.type).lower() for word in ("softmax", "attention", "dotproduct"))
@@ -52,7 +54,7 @@ def is_masked_row(origin: NonfiniteOrigin) -> bool:
 
 def _conclude(state: State) -> Finding:
     origin = state.origin
-    certain = origin.type in SOFTMAX_MODULES
+    certain = origin.type in SOFTMAX_MODULES or origin.reason == "row"
     title = f"A fully masked row makes {origin.place} return NaN"
     return Finding(
         verdict=VERDICT.id,
@@ -70,6 +72,11 @@ def _conclude(state: State) -> Finding:
 
 def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
     op = f" ({origin.op})" if origin.op else ""
+    if origin.reason == "row":
+        return (
+            f"{origin.place}{op} divides each row by its sum. It returned {origin.nans} NaN and no Inf from inputs that"
+            " are finite, as 0/0 does for a row of which the mask leaves nothing."
+        )
     sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
     unread = "" if certain else " The scores themselves were not read; check the mask for such a row."
     return (

@@ -77,7 +77,8 @@ def _event(state: State, event: Event) -> State:
         return replace(state, frontier=gradient_frontier.of_event(event.step, event.data), unread=False)
     origin = origin_event.of_event(event)
     own_harm = origin.kind == "weights" and state.at_risk
-    if state.origin.kind or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
+    is_known = state.origin.kind and not origin.refines(state.origin)
+    if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
         return state
     return replace(state, origin=origin)
 
@@ -147,6 +148,7 @@ def _conclude(state: State) -> Finding:
         fix=_fix(state),
         tensor=origin.tensor or state.weight_before or frontier.tensor,
         module=origin.module or frontier.module,
+        caller=origin.caller or None if origin.behind else None,
         evidence=_evidence(state),
         **lifecycle_fields(opened),
     )

@@ -23,6 +23,9 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         absmax: Largest finite number of the inputs, -1 if not read.
         buffer: Whether `tensor` is a buffer and not a weight.
         read: Whether inputs and outputs were read. False if the origin was deduced from the gradients.
+        behind: The last module with weights before the operator, if there is none between it and the loss.
+        caller: The line that passed the loss to backward() or scale(), if its graph showed the origin.
+        reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, or nothing.
     """
 
     step: int = -1
@@ -41,13 +44,28 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     infs: int = 0
     buffer: bool = False
     read: bool = True
+    behind: str = ""
+    caller: str = ""
+    reason: str = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first operator with a NaN or an Inf in the graph of the loss."""
+        return bool(self.caller)
 
     @property
     def place(self) -> str:
         """Returns the module's path, or a description if there is no module."""
         if self.op == "loss":
             return "the loss function, after the model"
+        if self.behind:
+            return f"the code between {self.behind} and the loss"
         return self.module or "the model's own code"
+
+    def refines(self, other: NonfiniteOrigin) -> bool:
+        """Whether this origin, found later in the same series, names the module that the other leaves open."""
+        is_open = other.kind == "forward" and not (other.module or other.behind)
+        return is_open and self.kind == "forward" and bool(self.module)
 
     def words(self) -> str:
         """Returns one sentence with a leading space; empty while nothing is known."""
@@ -65,6 +83,12 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
                 " from the loss function."
             )
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
+        if self.kind == "forward" and self.is_first:
+            most = f", from inputs of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+            line = f" {self.caller} passed the loss on to backward()." if self.behind else ""
+            return (
+                f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"
+            )
         if self.kind == "forward" and self.absmax < 0:
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
         inputs = "inputs" if self.kind == "forward" else "gradients"
@@ -101,6 +125,9 @@ def of_event(event: Event) -> NonfiniteOrigin:
         infs=_integer(data, "infs", 0),
         buffer=data.get("buffer") is True,
         read=data.get("confidence") != "frontier",
+        behind=_text(data, "behind"),
+        caller=_text(data, "caller"),
+        reason=_text(data, "reason"),
     )
 
 

@@ -15,7 +15,7 @@ from ammeter.probes.origin import hook_windows
 from ammeter.probes.origin.visits import Visits
 from tests.agent.networks import Network, normal, train
 from tests.agent.probes.origin.test_probe import NAN, origins
-from tests.agent.training import stream
+from tests.agent.training import Model, stream
 
 
 def _hooks_of(model: torch.nn.Module) -> int:
@@ -141,21 +141,29 @@ def test_a_directive_opens_a_window_at_once(tmp_path: Path) -> None:
     assert [(2, "activation.peaks")] == told
 
 
+class Spoiled(Model):
+    """Its output becomes NaN inside the compiled code, of which the graph has one operator only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * NAN
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("whole", [False, True])
 def test_of_a_compiled_model_it_is_told_that_it_cannot_be_known(whole: bool, tmp_path: Path) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     network = normal()
+    network.model = Spoiled()
     optimizer = torch.optim.SGD(network.model.parameters(), lr=0.1)
     run = ammeter.watch(network.model, optimizer, dir=tmp_path)
     bare = network.model
-    network.model = cast(torch.nn.Module, torch.compile(bare, backend="eager"))
-    loss = torch.compile(lambda x: bare(x).square().mean(), backend="eager") if whole else None
+    network.model = cast(torch.nn.Module, torch.compile(bare, backend="aot_eager"))
+    loss = torch.compile(lambda x: bare(x).square().mean(), backend="aot_eager") if whole else None
     for _ in range(4):
         optimizer.zero_grad()
         found = loss(*network.args) if loss else network.loss()
-        (found * NAN).backward()
+        found.backward()
         optimizer.step()
     run.close()
     assert 0 == _hooks_of(bare)

@@ -1,0 +1,263 @@
+"""Finds the operator that made a loss non-finite, from the graph of the loss before backward() frees it.
+
+It needs neither hooks nor a second forward pass, so it also finds an origin that exists in one step only. The numbers
+of the graph are on the host, therefore this is done only for a loss on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ammeter.probes.origin.floats import Numbers, Readings, is_readable
+from ammeter.probes.origin.graph_nodes import Node, again, nodes_of
+
+_PASSING = (
+    *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),
+    *("Transpose", "Select", "Slice", "Expand", "AsStrided", "Split", "Chunk", "Unbind", "Index", "Neg"),
+)
+"""Operators whose output has a NaN or an Inf only if an input has one."""
+
+_SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
+"""Operators that rarely make an Inf from finite inputs: an operator before them, which was not read, is likelier."""
+
+_MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *_PASSING)
+"""Operators whose output may have -Inf without a fault, as a mask or the logarithm of a probability of zero."""
+
+_OPAQUE = "CompiledFunction"
+"""The operator of torch.compile, which stands for many."""
+
+Names = Callable[[torch.Tensor], str]
+
+
+def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any] | None:
+    """Finds the first operator with finite inputs and a non-finite output.
+
+    Args:
+        root: the loss, before backward().
+        name_of: the name of a watched parameter; '' for another tensor.
+        is_module: whether a path is a module with a forward() of its own.
+
+    Returns:
+        The data of an `origin.found` event; None if the graph does not show the origin.
+    """
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        nodes = nodes_of(root)
+        if not nodes:
+            return None
+        graph = _Graph(nodes, root)
+        at = graph.culprit()
+        return None if at is None else _described(graph, at, name_of, is_module)
+
+
+class _Graph:
+    """The operators of one loss and the numbers of their outputs.
+
+    Attributes:
+        consumers: (operator, which of its inputs) that use the output of each operator.
+        numbers: the output of each operator, None if it is unknown.
+    """
+
+    def __init__(self, nodes: list[Node], root: torch.Tensor) -> None:
+        self.nodes = nodes
+        self.consumers: list[list[tuple[int, int]]] = [[] for _ in nodes]
+        for at, node in enumerate(nodes):
+            for position, behind in enumerate(node.inputs):
+                if behind >= 0:
+                    self.consumers[behind].append((at, position))
+        self.numbers = [self._read(at) for at in range(len(nodes))]
+        self.numbers[-1] = _measured(root)
+
+    def culprit(self) -> int | None:
+        bad = self._bad()
+        reached = self._reached(bad)
+        sources = [at for at in sorted(reached) if not any(bad[behind] for behind in self.inputs(at))]
+        hidden = self._hidden()
+        if not sources or any(hidden[behind] for behind in self.inputs(sources[0])):
+            return None
+        at = self._likeliest(sources[0])
+        return None if self.nodes[at].kind.startswith(_OPAQUE) else at
+
+    def inputs(self, at: int) -> list[int]:
+        return [behind for behind in self.nodes[at].inputs if behind >= 0]
+
+    def operands(self, at: int) -> Iterator[Numbers]:
+        """The numbers of the inputs that other operators made, as far as they are known.
+
+        A mask or a view of a tensor has the numbers of that tensor.
+        """
+        for position, behind in enumerate(self.nodes[at].inputs):
+            if behind >= 0:
+                numbers = _measured(self.nodes[at].operand_of_input(position)) or self.numbers[behind]
+                if numbers is not None:
+                    yield numbers
+                elif self.nodes[behind].kind in (*_PASSING, "MaskedFill", "Where"):
+                    yield from self.operands(behind)
+
+    def has_bad_constant(self, at: int) -> bool:
+        """Whether an operand that no operator of the graph made is not finite."""
+        node = self.nodes[at]
+        for name, operand in node.operands.items():
+            place = node.position(name)
+            is_made = 0 <= place < len(node.inputs) and node.inputs[place] >= 0
+            numbers = _measured(operand) if isinstance(operand, torch.Tensor) and not is_made else None
+            if numbers is not None and numbers.bad:
+                return True
+        return False
+
+    def _read(self, at: int) -> Numbers | None:
+        """Reads an output where it is saved: with its operator, as an operand of the next, or computed again."""
+        node = self.nodes[at]
+        if node.parameter is not None:
+            return _measured(node.parameter)
+        saved = [node.result, *(self._as_operand(node, *use) for use in self.consumers[at])]
+        tensor = next((tensor for tensor in saved if tensor is not None), None)
+        return _measured(again(node) if tensor is None else tensor)
+
+    def _as_operand(self, node: Node, consumer: int, position: int) -> torch.Tensor | None:
+        tensor = self.nodes[consumer].operand_of_input(position)
+        return tensor if tensor is not None and tuple(tensor.shape) == node.shape else None
+
+    def _bad(self) -> list[bool]:
+        """Whether each output is not finite. Of an unknown one, whether an input is not."""
+        bad: list[bool] = []
+        for at, numbers in enumerate(self.numbers):
+            if at == len(self.nodes) - 1:
+                bad.append(True)
+            elif numbers is None:
+                bad.append(any(bad[behind] for behind in self.inputs(at)))
+            else:
+                bad.append(numbers.bad and not (numbers.masked and self.nodes[at].kind in _MASKS))
+        return bad
+
+    def _hidden(self) -> list[bool]:
+        """Whether each output is unknown because operands before it could not be read."""
+        hidden: list[bool] = []
+        for at, numbers in enumerate(self.numbers):
+            is_unknown = numbers is None and self.nodes[at].parameter is None
+            hidden.append(
+                is_unknown and (self.nodes[at].is_hidden or any(hidden[behind] for behind in self.inputs(at)))
+            )
+        return hidden
+
+    def _reached(self, bad: Sequence[bool]) -> set[int]:
+        """The operators that lead to the loss through non-finite outputs only."""
+        reached, waiting = {len(bad) - 1}, [len(bad) - 1]
+        while waiting:
+            for behind in self.inputs(waiting.pop()):
+                if bad[behind] and behind not in reached:
+                    reached.add(behind)
+                    waiting.append(behind)
+        return reached
+
+    def _likeliest(self, at: int) -> int:
+        """Goes back from an operator that passes numbers on to the unread one that made them."""
+        while self.nodes[at].kind in (*_PASSING, *_SUMS):
+            unread = [behind for behind in self.inputs(at) if self.numbers[behind] is None]
+            if len(unread) != 1:
+                break
+            (at,) = unread
+        return at
+
+
+def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any]:
+    node, numbers = graph.nodes[at], graph.numbers[at]
+    if node.parameter is not None:
+        name = name_of(node.parameter)
+        place: dict[str, Any] = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
+    else:
+        place = {"kind": "forward"} | _place(graph, at, name_of, is_module)
+    inputs = list(graph.operands(at))
+    count = {} if numbers is None else _counts(node, numbers)
+    return (
+        place
+        | count
+        | {
+            "op": node.op,
+            "direction": "forward",
+            "dtype": node.dtype,
+            "absmax": max((read.absmax for read in inputs), default=None),
+            "reason": _reason(graph, at),
+            "confidence": "graph",
+        }
+    )
+
+
+def _counts(node: Node, numbers: Numbers) -> dict[str, Any]:
+    """The numbers of NaN and Inf; the -Inf of a logarithm of probabilities is none."""
+    infs = int(numbers.positive + (0 if node.kind == "LogSoftmax" else numbers.negative))
+    return {"nans": int(numbers.nans), "infs": infs, "sample": int(numbers.sample)}
+
+
+def _reason(graph: _Graph, at: int) -> str:
+    """The reason, if it is known: a mean over no `targets`, a `row` of zeros divided by its sum, or a `constant`."""
+    node = graph.nodes[at]
+    if graph.has_bad_constant(at):
+        return "constant"
+    if "total_weight" in node.operands and torch.as_tensor(node.operands["total_weight"]).eq(0).all():
+        return "targets"
+    if node.kind != "Div" or len(node.inputs) < 2 or node.inputs[1] < 0:
+        return ""
+    divisor = graph.nodes[node.inputs[1]]
+    return "row" if divisor.kind == "Sum" and divisor.inputs[:1] == node.inputs[:1] else ""
+
+
+def _place(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any]:
+    """The module whose forward() has the operator: it has weights before the operator and behind it."""
+    own = _own_weights(graph, at, name_of)
+    if own:
+        common = own[0].split(".")[:-1]
+        for name in own[1:]:
+            common = _common(common, name.split(".")[:-1])
+        return {"module": ".".join(common)}
+    before = _nearest(graph, at, name_of, graph.inputs)
+    after = _nearest(graph, at, name_of, lambda place: [consumer for consumer, _ in graph.consumers[place]])
+    if not after:
+        return {"module": "", "behind": before.rpartition(".")[0]}
+    common = _common(before.split(".")[:-1], after.split(".")[:-1])
+    while common and not is_module(".".join(common)):
+        common = common[:-1]
+    return {"module": ".".join(common)}
+
+
+def _own_weights(graph: _Graph, at: int, name_of: Names) -> list[str]:
+    """Names of the weights that an operator uses, cast or transposed or not."""
+    names = []
+    for behind in graph.inputs(at):
+        while graph.nodes[behind].kind in (*_PASSING, "ToCopy") and len(graph.inputs(behind)) == 1:
+            (behind,) = graph.inputs(behind)
+        parameter = graph.nodes[behind].parameter
+        names += [name_of(parameter)] if parameter is not None else []
+    return [name for name in names if name]
+
+
+def _nearest(graph: _Graph, at: int, name_of: Names, onward: Callable[[int], Sequence[int]]) -> str:
+    """The name of the weight of the nearest operator that has one, '' if there is none."""
+    waiting, seen = [at], {at}
+    for place in waiting:
+        names = _own_weights(graph, place, name_of)
+        if names:
+            return names[0]
+        fresh = [further for further in dict.fromkeys(onward(place)) if further not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return ""
+
+
+def _common(left: Sequence[str], right: Sequence[str]) -> list[str]:
+    common = []
+    for part, other in zip(left, right, strict=False):
+        if part != other:
+            break
+        common.append(part)
+    return common
+
+
+def _measured(tensor: torch.Tensor | None) -> Numbers | None:
+    if tensor is None or not tensor.is_cpu or not is_readable(tensor):
+        return None
+    readings = Readings()
+    readings.add(tensor)
+    return readings.all()[0]

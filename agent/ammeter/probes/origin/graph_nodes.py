@@ -1,0 +1,200 @@
+"""Copies the autograd graph of a loss: its operators, their order, and the numbers that they saved for backward.
+
+Nothing of the program runs: saved tensors with hooks, such as those of checkpoint(), are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ammeter.probes.origin.floats import is_readable
+from ammeter.torch_hooks import loss_graph
+
+MAX_NODES = 20_000
+"""Operators of a loss that are examined, to bound the time with unrolled loops."""
+
+_POSITIONS = {
+    "self": 0,
+    "input": 0,
+    "query": 0,
+    "tensor1": 1,
+    "tensor2": 2,
+    "key": 1,
+    "other": 1,
+    "value": 2,
+    "mat1": 1,
+    "mat2": 1,
+    "batch1": 1,
+    "batch2": 2,
+    "vec": 1,
+    "exponent": 1,
+    "weight": 1,
+}
+"""Saved operand -> its place among the inputs of its operator."""
+
+_ADDED = ("Addmm", "Addbmm", "Addmv")
+"""Operators whose first input is the summand and not a factor."""
+
+_RESULTS = ("_saved_result", "_saved_out", "_saved_output")
+
+_NAME = re.compile(r"(\w+?)Backward\d*$")
+
+
+@dataclass(slots=True)
+class Node:
+    """An operator of the graph.
+
+    Attributes:
+        op: its autograd name, such as SoftmaxBackward0.
+        kind: the operator, such as Softmax.
+        inputs: indices of the operators that made its inputs, -1 for a tensor without a graph.
+        dtype: dtype of its output.
+        shape: shape of its output.
+        parameter: the weight that this leaf accumulates a gradient for.
+        operands: the saved operands that can be read, by name.
+        is_hidden: whether some cannot be read: those of a custom function, with hooks, or changed in place since.
+    """
+
+    op: str
+    kind: str
+    inputs: list[int]
+    dtype: str
+    shape: tuple[int, ...]
+    grad_fn: Any
+    parameter: torch.Tensor | None = None
+    operands: dict[str, Any] = field(default_factory=dict)
+    is_hidden: bool = False
+
+    def operand_of_input(self, position: int) -> torch.Tensor | None:
+        """The saved tensor that is this input, if there is one."""
+        for name, value in self.operands.items():
+            if isinstance(value, torch.Tensor) and self.position(name) == position:
+                return value
+        return None
+
+    def position(self, name: str) -> int:
+        if self.kind in _ADDED and name == "mat2":
+            return 2
+        return _POSITIONS.get(name, -1)
+
+    @property
+    def result(self) -> torch.Tensor | None:
+        value = next((getattr(self.grad_fn, name) for name in _RESULTS if self._saves(name)), None)
+        return value if isinstance(value, torch.Tensor) and tuple(value.shape) == self.shape else None
+
+    def _saves(self, name: str) -> bool:
+        return hasattr(type(self.grad_fn), name) and not loss_graph.is_hooked(self.grad_fn, name)
+
+
+def nodes_of(root: Any) -> list[Node]:
+    """Returns the operators of a loss, inputs before the operators that use them.
+
+    Returns:
+        An empty list if there are more than MAX_NODES.
+    """
+    order = _ordered(root.grad_fn)
+    places = {id(grad_fn): place for place, grad_fn in enumerate(order)}
+    return [_node(grad_fn, places) for grad_fn in order]
+
+
+def _ordered(root: Any) -> list[Any]:
+    """The graph's nodes, each after its inputs. Without recursion, because graphs are deep."""
+    order: list[Any] = []
+    seen: dict[int, Any] = {}
+    stack = [(root, False)]
+    while stack:
+        grad_fn, is_complete = stack.pop()
+        if is_complete:
+            order.append(grad_fn)
+        elif grad_fn is not None and id(grad_fn) not in seen:
+            seen[id(grad_fn)] = grad_fn
+            if len(seen) > MAX_NODES:
+                return []
+            stack.append((grad_fn, True))
+            stack += [(behind, False) for behind, _ in reversed(grad_fn.next_functions)]
+    return order
+
+
+def _node(grad_fn: Any, places: dict[int, int]) -> Node:
+    op = grad_fn.name().rpartition("::")[2]
+    match = _NAME.match(op)
+    is_own = isinstance(grad_fn, torch._C._FunctionBase)
+    made = (getattr(grad_fn, "_input_metadata", None) or [None])[0]
+    return Node(
+        op,
+        match[1] if match and not is_own else op,
+        [places.get(id(behind), -1) for behind, _ in grad_fn.next_functions],
+        str(made.dtype).removeprefix("torch.") if made is not None else "",
+        tuple(made.shape) if made is not None else (),
+        grad_fn,
+        getattr(grad_fn, "variable", None),
+        *(({}, True) if is_own else _operands(grad_fn)),
+    )
+
+
+def _operands(grad_fn: Any) -> tuple[dict[str, Any], bool]:
+    names = _saved_names(type(grad_fn))
+    readable = [name for name in names if not loss_graph.is_hooked(grad_fn, name)]
+    is_hidden = len(readable) < len(names)
+    return {name.removeprefix("_saved_"): getattr(grad_fn, name) for name in readable}, is_hidden
+
+
+def _saved_names(kind: type) -> Sequence[str]:
+    """Names of the operands that operators of a class save; their sizes and strides are left out."""
+    if kind not in _names:
+        saved = (name for name in dir(kind) if name.startswith("_saved_") and "_sym_" not in name)
+        _names[kind] = tuple(name for name in saved if name not in _RESULTS)
+    return _names[kind]
+
+
+_names: dict[type, tuple[str, ...]] = {}
+
+
+def again(node: Node) -> torch.Tensor | None:
+    """Computes an operator's output from its saved operands, without gradients; None if one of them is missing."""
+    compute = _AGAIN.get(node.kind)
+    if compute is None:
+        return None
+    try:
+        output = compute(node.operands)
+    except (KeyError, RuntimeError, TypeError):  # an operand that was not saved, or a shape that broadcast changed
+        return None
+    return output if is_readable(output) else None
+
+
+def _divided(operands: dict[str, Any]) -> torch.Tensor:
+    above = operands.get("self")
+    below = torch.as_tensor(operands["other"])
+    return (torch.ones_like(below) if above is None else above) / below
+
+
+def _criterion(operands: dict[str, Any]) -> torch.Tensor:
+    """0/0 for a mean over no targets; nothing is known of another criterion's output."""
+    total = operands["total_weight"]
+    if operands["reduction"] != 1 or total.numel() != 1 or total != 0:
+        raise KeyError("logits")
+    return torch.as_tensor(0 / total)
+
+
+_AGAIN: dict[str, Callable[[dict[str, Any]], torch.Tensor]] = {
+    "Div": _divided,
+    "Mul": lambda operands: operands["self"] * operands["other"],
+    "Pow": lambda operands: torch.pow(operands["self"], operands["exponent"]),
+    "Log": lambda operands: torch.log(operands["self"]),
+    "Log2": lambda operands: torch.log2(operands["self"]),
+    "Log10": lambda operands: torch.log10(operands["self"]),
+    "Log1P": lambda operands: torch.log1p(operands["self"]),
+    "Gelu": lambda operands: torch.nn.functional.gelu(operands["self"], approximate=operands["approximate"]),
+    "Silu": lambda operands: torch.nn.functional.silu(operands["self"]),
+    "Mm": lambda operands: operands["self"] @ operands["mat2"],
+    "Bmm": lambda operands: operands["self"] @ operands["mat2"],
+    "Addmm": lambda operands: operands["mat1"] @ operands["mat2"],
+    "NllLoss": _criterion,
+    "NllLoss2D": _criterion,
+}
+"""Operators that save what determines whether their output is finite. A summand, such as a bias, is left out."""

@@ -1,0 +1,67 @@
+"""Searches the origin of a non-finite loss in its graph, when the program calls backward() or scale()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ammeter.probes.origin import graph_culprit
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site
+from ammeter.torch_hooks.forward_calls import innermost
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+
+MAX_SEARCHES = 10
+"""Searches in bad steps close to each other; later ones follow after REPEAT_STEPS."""
+
+REPEAT_STEPS = 100
+"""Steps after which a further graph is searched, because a later NaN may have another origin."""
+
+
+class LossOrigin:
+    """Leaves the origin of a step's first non-finite loss in `row.raw["loss_origin"]`."""
+
+    def __init__(self, session: ProbeContext) -> None:
+        self._session = session
+        self._searches = 0
+        self._last = -REPEAT_STEPS
+
+    def search(self, losses: Sequence[torch.Tensor], place: call_site.Place) -> None:
+        """Searches the graphs of losses on the host.
+
+        Args:
+            losses: the tensors that backward() or scale() receives.
+            place: the line of that call.
+        """
+        row = self._session.row
+        if "loss_origin" in row.raw or not self._is_due(row.step):
+            return
+        self._searches += 1
+        self._last = row.step
+        root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)
+        if root is None or root.grad_fn is None:
+            return
+        names = self._session.watched.tensors
+        known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
+        found = unseen(
+            lambda: graph_culprit.find_origin(root, lambda tensor: known.get(id(tensor), ""), self._has_forward),
+            (root,),
+        )
+        if found is not None:
+            row.raw["loss_origin"] = found | {"caller": call_site.name_of(place)}
+
+    def _is_due(self, step: int) -> bool:
+        return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS
+
+    def _has_forward(self, path: str) -> bool:
+        """Whether a path is a module with its own forward(), and no container such as Sequential."""
+        for model in filter(None, (ref() for ref in self._session.watched.models)):
+            prefix = self._session.forward.prefix(model)
+            if path.startswith(prefix):
+                module = dict(innermost(model).named_modules()).get(path.removeprefix(prefix))
+                return module is not None and not type(module).__module__.startswith("torch.nn.modules.container")
+        return False

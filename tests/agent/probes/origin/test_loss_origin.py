@@ -1,0 +1,126 @@
+"""The operator that made a loss non-finite is found in the graph of the loss, at the first such step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from tests.agent.networks import Network, train
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+ONSET_STEP = 3
+
+
+class Gate(torch.nn.Module):
+    """Two layers, and code between them."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.enter, self.leave = torch.nn.Linear(12, 20), torch.nn.Linear(20, 12)
+        self.change, self.step = change, -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        x = torch.tanh(self.enter(x))
+        output: torch.Tensor = self.leave(self.change(x) if self.step == ONSET_STEP else x)
+        return output
+
+
+def _network(change: Change) -> Network:
+    model = torch.nn.Sequential(torch.nn.Linear(12, 12), Gate(change), torch.nn.Linear(12, 3))
+    return Network(model, (torch.randn(8, 12),), {}, "0")
+
+
+def _first(recorded: Any) -> tuple[int, dict[str, Any]]:
+    found = ((step, data) for step, name, data in recorded.events if name == "origin.found")
+    return next(found)
+
+
+def _without_first_row(x: torch.Tensor) -> torch.Tensor:
+    keep = torch.ones_like(x)
+    keep[0] = 0
+    return keep
+
+
+def _shares(x: torch.Tensor) -> torch.Tensor:
+    kept = x.abs() * _without_first_row(x)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "op", "reason"),
+    [
+        (lambda x: x.masked_fill(_without_first_row(x) == 0, -torch.inf).softmax(-1), "SoftmaxBackward0", ""),
+        (_shares, "DivBackward0", "row"),
+        (lambda x: torch.log(x - x), "LogBackward0", ""),
+        (lambda x: x.sub(x.mean(-1, keepdim=True)).square().sub(9).sqrt(), "SqrtBackward0", ""),
+    ],
+)
+def test_the_operator_of_a_single_step_and_its_module_are_named(
+    change: Change, op: str, reason: str, tmp_path: Path
+) -> None:
+    step, found = _first(train(lambda: _network(change), tmp_path, dtype=None))
+    assert (ONSET_STEP, "forward", "1", op, reason) == (
+        step,
+        *(found[name] for name in ("kind", "module", "op", "reason")),
+    )
+    assert found["caller"].endswith(".py:" + found["caller"].rpartition(":")[2])
+    assert found["nans"] + found["infs"] > 0
+
+
+def test_an_overflow_names_the_factor_and_not_the_layer_behind_it(tmp_path: Path) -> None:
+    step, found = _first(train(lambda: _network(lambda x: x.add(0).mul_(9e6)), tmp_path, dtype=torch.float16))
+    assert (ONSET_STEP, "1", "MulBackward0", "float16") == (step, found["module"], found["op"], found["dtype"])
+    assert found["infs"] > 0
+
+
+def test_an_operator_after_the_criterion_is_behind_the_last_layer(tmp_path: Path) -> None:
+    def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
+        return loss + loss.new_zeros(()).add(loss.detach() - loss).log() if step == ONSET_STEP else loss
+
+    step, found = _first(train(lambda: _network(lambda x: x), tmp_path, spoil=spoil, dtype=None))
+    assert (ONSET_STEP, "", "2", "LogBackward0") == (step, found["module"], found["behind"], found["op"])
+
+
+def test_a_mean_over_no_target_is_named(tmp_path: Path) -> None:
+    def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
+        logits = (loss * torch.ones(4, 3)).view(4, 3)
+        ignored = torch.full((4,), -100)
+        return functional.cross_entropy(logits, ignored) if step == ONSET_STEP else loss
+
+    _, found = _first(train(lambda: _network(lambda x: x), tmp_path, spoil=spoil, dtype=None))
+    assert ("NllLossBackward0", "targets") == (found["op"], found["reason"])
+
+
+def test_a_checkpointed_block_is_not_run_again_and_nothing_behind_it_is_blamed(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return (x - 2).log() * 3
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = checkpoint(block, x, use_reentrant=False)
+        return output
+
+    recorded = train(lambda: _network(change), tmp_path, dtype=None)
+    found = [data for _, name, data in recorded.events if name == "origin.found"]
+    assert 2 == len(calls)  # forward, and the program's own backward
+    assert not [data for data in found if data["confidence"] == "graph" and data["kind"] == "forward"]
+
+
+def test_a_weight_that_is_not_finite_is_the_origin(tmp_path: Path) -> None:
+    def before(step: int, network: Network) -> None:
+        if step == ONSET_STEP:
+            with torch.no_grad():
+                network.model.get_parameter("1.leave.weight")[2, 3] = torch.nan
+
+    step, found = _first(train(lambda: _network(lambda x: x), tmp_path, before=before, dtype=None))
+    assert (ONSET_STEP, "weights", "1.leave.weight") == (step, found["kind"], found["tensor"])

@@ -15,6 +15,7 @@ from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
+from ammeter.probes.own_scaling.probe import OwnScaling
 from ammeter.probes.preparation import Preparation
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
@@ -45,6 +46,7 @@ class Probe(Protocol):
 ALL = ProbeKinds(
     signals=(
         Preparation,
+        OwnScaling,
         Loss,
         Autocast,
         Usage,
@@ -60,4 +62,5 @@ ALL = ProbeKinds(
     user=User,
 )
 """In the order in which they attach and finish a row. Usage precedes Gradients, which needs its clipped optimizers;
-Preparation precedes Census, which counts the state after it was loaded."""
+Preparation precedes Census, which counts the state after it was loaded. OwnScaling precedes Loss, whose numbers it
+unscales."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.origin.loss_origin import LossOrigin
-from ammeter.recording.loss_shares import own_scale
 from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
@@ -32,7 +31,6 @@ class Loss:
         self._scaled_ids: set[int] = set()
         """ids of the latest results of scale(): backward() on one of them receives a multiple of the loss."""
         self._states_before: dict[int, State] = {}
-        self._own_scale_seen = False
         self._search_origin = session.guard("origin", any_thread=False)(LossOrigin(session).search)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -53,26 +51,18 @@ class Loss:
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
+            caught = self._session.losses.unscaled(caught)
             watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
                 id(optimizer) not in attempted for optimizer in watched.optimizers
             )
             row.scalars |= self._session.losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
             row.loss = sum([loss.number() for loss in caught])
-            if not self._own_scale_seen and not row.scaler_used:
-                self._find_own_scale(caught)
             for loss in caught:
                 if not all(value.on_host for value in loss.values):  # the others are known at backward()
                     self._compare(loss.number())
         if backwards:
             row.scalars["micro_batches"] = backwards
-
-    def _find_own_scale(self, losses: Sequence[BackwardLoss]) -> None:
-        """Reports a scaler of the program's own, which multiplies the loss before backward()."""
-        scale = max(own_scale(loss.parts) for loss in losses)
-        if scale:
-            self._own_scale_seen = True
-            self._session.emit("scaler.seen", {"enabled": True, "scale": scale, "own": True})
 
     def _before_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]

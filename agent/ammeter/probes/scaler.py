@@ -47,7 +47,8 @@ class Scaler:
         scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0
         if skipped:
-            data = {"scale": min(scales)[0] if scales else None, "consecutive": self._consecutive}
+            scale = min(scales)[0] if scales else scalars.get("scale")
+            data = {"scale": scale, "consecutive": self._consecutive}
             row.events.append(("step.skipped", data))
             self._session.governor.norm_schedule.skipped(row.step, self._session.row.step)
         if updates:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ammeter.recording.fast_path import FastPath
     from ammeter.recording.loss_level import LossLevel
     from ammeter.recording.losses import Losses
+    from ammeter.recording.own_scale import OwnScale
     from ammeter.recording.row import Row
     from ammeter.recording.row_queue import RowQueue
     from ammeter.recording.schedule.budget import Governor
@@ -42,6 +43,7 @@ class ProbeContext(Protocol):
     governor: Governor
     journal: Journal
     columns: StreamColumns
+    own_scale: OwnScale
     losses: Losses
     loss_level: LossLevel
     rows: RowQueue

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ammeter.torch_hooks.loss_graph import MEAN, OPAQUE, SUM, Part
+from ammeter.tensors.async_copy import Transfer
+from ammeter.torch_hooks.loss_graph import MEAN, OPAQUE, PLAIN, SUM, Part
 
 MIN_OWN_SCALE = 64.0
 """Smallest factor of a loss that counts as a loss scale; a power of two below it may be a weight of the loss."""
 
 Parts = tuple[Part, ...]
 """The summands of one loss."""
+
+Divisors = tuple[tuple[Transfer, bool], ...]
+"""Number of each division of a summand, and whether it is a factor."""
 
 FACTOR_TOLERANCE = 0.004
 """Relative tolerance for equal factors: bfloat16 precision, because a factor may be stored in bfloat16."""
@@ -31,8 +35,31 @@ def own_scale(parts: Parts) -> float:
 
     It is a power of two: any other factor would change the digits of the gradients, not only their exponents.
     """
-    factors = [1 / divisor for divisor in _divisors_of_all(parts)]
-    return max([factor for factor in factors if factor >= MIN_OWN_SCALE and math.frexp(factor)[0] == 0.5], default=0.0)
+    found = [factor for factor in factors(parts) if factor >= MIN_OWN_SCALE and is_power_of_two(factor)]
+    return max(found, default=0.0)
+
+
+def factors(parts: Parts) -> list[float]:
+    """Returns the numbers by which all summands of a loss are multiplied."""
+    return [] if parts is PLAIN else [1 / divisor for divisor in _divisors_of_all(parts)]
+
+
+def without_factor(parts: Parts, factor: float) -> Parts:
+    """Returns the summands as they were before this factor was applied."""
+    rest = tuple(part._replace(divisors=_without(part.divisors, factor)) for part in parts)
+    return PLAIN if rest == PLAIN else rest
+
+
+def is_power_of_two(number: float) -> bool:
+    return math.frexp(number)[0] == 0.5
+
+
+def _without(divisors: Divisors, factor: float) -> Divisors:
+    for index, (constant, is_factor) in enumerate(divisors):
+        number = abs(constant.number())
+        if number and is_close(number if is_factor else 1 / number, factor):
+            return divisors[:index] + divisors[index + 1 :]
+    return divisors
 
 
 def _divisors_of_all(parts: tuple[Part, ...]) -> list[float]:

@@ -18,13 +18,16 @@ from ammeter.recording.loss_shares import (
     is_partition,
     is_share,
     may_be_own_mean,
+    without_factor,
 )
+from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.loss_graph import MEAN, PLAIN, Part
 from ammeter.wire.frames import LOSS, LOSS_BACKWARD
 
 if TYPE_CHECKING:
+    from ammeter.recording.own_scale import OwnScale
     from ammeter.recording.stream_columns import StreamColumns
 
 MAX_LOSS_COLUMNS = 16
@@ -52,6 +55,13 @@ class BackwardLoss:
     def number(self) -> float:
         return self.values[0].number() if len(self.values) == 1 else sum([value.number() for value in self.values])
 
+    def divided_by(self, scale: float) -> BackwardLoss:
+        """Returns the loss before the program multiplied it by a scale."""
+        values = [async_copy.number(value.number() / scale) for value in self.values]
+        loss = BackwardLoss(values, without_factor(self.parts, scale), self.place, self.attempts)
+        loss.touched = self.touched
+        return loss
+
 
 Key = tuple[Any, ...]
 Group = tuple[Key, list[BackwardLoss]]
@@ -60,14 +70,22 @@ Group = tuple[Key, list[BackwardLoss]]
 class Losses:
     """Computes the loss columns of each step of a run; steps arrive in order."""
 
-    def __init__(self, columns: StreamColumns) -> None:
+    def __init__(self, columns: StreamColumns, own_scale: OwnScale) -> None:
         self._columns = columns
+        self._own_scale = own_scale
         self._accumulated = 0.0
         """The number of micro-batches that losses are divided by; 0 where they are not."""
         self._named = False
         self._names: dict[Key, str] = {}
         self._codes: list[CodeType | None] = []
         """Keeps code objects alive, so that no other code gets the id of one that has a name."""
+
+    def unscaled(self, losses: Sequence[BackwardLoss]) -> Sequence[BackwardLoss]:
+        """Returns losses whose numbers have arrived, without the program's own scale."""
+        if not self._own_scale.value:
+            return losses
+        scales = [self._own_scale.factor(loss.parts) for loss in losses]
+        return [loss.divided_by(scale) if scale else loss for loss, scale in zip(losses, scales, strict=True)]
 
     def columns(
         self, losses: Sequence[BackwardLoss], attempts: Sequence[int] = (), *, in_turn: bool = False
@@ -94,6 +112,7 @@ class Losses:
             for value in loss.values:
                 if not value.on_host:
                     return None
+        losses = self.unscaled(losses)
         if len(losses) == 1 and (loss.parts is PLAIN or not self._accumulated):
             return loss.number()
         return self._sum_of_shares(losses)

@@ -20,6 +20,7 @@ from ammeter.recording.fast_path import FastPath
 from ammeter.recording.loss_level import LossLevel
 from ammeter.recording.losses import Losses
 from ammeter.recording.newcomers import Newcomers
+from ammeter.recording.own_scale import OwnScale
 from ammeter.recording.probe_set import ProbeSet
 from ammeter.recording.row import Row
 from ammeter.recording.row_queue import RowQueue
@@ -67,7 +68,8 @@ class Session(Guarded):
         self.journal = journal
         self.hello = hello
         self.columns = StreamColumns(hello, watched.tensors)
-        self.losses = Losses(self.columns)
+        self.own_scale = OwnScale()
+        self.losses = Losses(self.columns, self.own_scale)
         self.loss_level = LossLevel()
         self.row = Row(0)
         self.rows = RowQueue(self)

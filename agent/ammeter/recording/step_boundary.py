@@ -7,6 +7,9 @@ scaler, or when each scaler that was used has updated, it closes at one of two p
 - a training-mode forward, backward or scale is called after every optimizer has stepped. Several optimizers that
   alternate, as in a GAN, therefore form one step.
 
+A program with a loss scale of its own skips a step by itself: it resets or changes gradients with NaN or Inf, and no
+optimizer steps. Such a step closes at the next of these calls.
+
 Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step.
 """
 
@@ -95,12 +98,34 @@ class Boundary:
         self._admit(args[0])
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():
             self._close()
+        elif args[0] in self._watched.optimizers:
+            self._close_if_skipped(is_reset=True)
 
     def _close_if_complete(self) -> None:
         attempted = self._session.row.stepped | self._session.row.skipped
-        if not attempted or self._awaits_more():
+        if not attempted:
+            self._close_if_skipped(is_reset=False)
+            return
+        if self._awaits_more():
             return
         if attempted.issuperset(map(id, self._watched.optimizers)):
+            self._close()
+
+    def _close_if_skipped(self, *, is_reset: bool) -> None:
+        """Closes a step that the program itself skips: it gives up gradients with NaN or Inf.
+
+        Args:
+            is_reset: the program resets the gradients now; otherwise it may have done so.
+        """
+        session, own = self._session, self._session.own_scale
+        row = session.row
+        if own.overflow_step != row.step or row.stepped or row.skipped or row.scaler_used:
+            return
+        if is_reset or own.gradients_changed():
+            own.overflow_step = -1
+            row.skipped = frozenset(map(id, self._watched.optimizers))
+            for optimizer in self._watched.optimizers:
+                session.skipped(optimizer)
             self._close()
 
     def _awaits_more(self) -> bool:

@@ -50,6 +50,11 @@ def verdict_of(event: Event) -> str | None:
 
 
 def _loss_not_scaled(data: Data) -> str:
+    if data.get("own"):
+        return (
+            f"backward() was called on a loss without the program's own scale, and the gradients of {data['optimizer']}"
+            f" are divided by {wording.scale(data['scale'])}: multiply the loss by the scale"
+        )
     if data["scale"] is None:
         return (
             f"scaler.step() of {data['optimizer']} came before any scaler.scale(), which raises: call"
@@ -63,6 +68,11 @@ def _loss_not_scaled(data: Data) -> str:
 
 
 def _not_unscaled(data: Data) -> str:
+    if data.get("own"):
+        return (
+            f"{data['optimizer']} steps on gradients that are still multiplied by the program's own scale of"
+            f" {wording.scale(data['scale'])}: divide them by it"
+        )
     return (
         f"{data['optimizer']} steps without the scaler on gradients that are still multiplied"
         f" by {wording.scale(data['scale'])}: call scaler.step(optimizer)"
@@ -77,6 +87,11 @@ def _update_between(data: Data) -> str:
 
 
 def _mixed(data: Data) -> str:
+    if data.get("own"):
+        return (
+            f"scaled gradients of {data['optimizer']} were added to gradients that were already divided by the scale:"
+            " divide them once, after the last backward() of a step"
+        )
     return (
         f"gradients of {data['optimizer']} were added to after {data['after']}, so they mix two scales: call"
         " unscale_ and update once, after the last backward() of a step"

@@ -62,6 +62,12 @@ def name_of(place: Place) -> str:
     return f"{os.path.basename(code.co_filename)}:{number}"
 
 
+def line_at(place: Place) -> str:
+    """Returns 'file.py:12' of a place, as line() does, or ''."""
+    code, *_ = place
+    return "" if code is None else f"{_short(code.co_filename)}:{name_of(place).rpartition(':')[2]}"
+
+
 def _own(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         path = frame.f_code.co_filename

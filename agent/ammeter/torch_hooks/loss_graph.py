@@ -130,6 +130,19 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
     return async_copy.of(operand), factor
 
 
+def constant_of(node: Any) -> float | None:
+    """Returns the number by which a node multiplies or divides, if the host knows it."""
+    if (_KINDS.get(type(node)) or _kind_of(type(node))) is not _FACTOR:
+        return None
+    constant, _ = _constant(node) if len([1 for function, _ in node.next_functions if function]) == 1 else (None, True)
+    return constant.number() if constant is not None and constant.on_host else None
+
+
+def is_of_program(node: Any) -> bool:
+    """Whether a node is a Function of the program."""
+    return _kind_of(type(node)) is _UNKNOWN
+
+
 def is_hooked(node: Any, name: str) -> bool:
     """Whether reading a node's saved tensor would call a hook of the program.
 

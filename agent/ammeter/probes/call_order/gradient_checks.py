@@ -10,6 +10,7 @@ from torch.amp.grad_scaler import OptState
 
 from ammeter.probes.call_order.ledger import Ledger, OptimizerGradients
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
+from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
@@ -87,8 +88,13 @@ class GradientChecks:
             marked = {mark.scaler for mark in account.marks}
             scaler = next((scaler for scaler in self._session.watched.scalers if id(scaler) in marked), None)
             self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
-        elif account.float16_line:
+        elif account.float16_line and not self._has_own_scale():
             self._events.emit_once("usage.fp16_without_scaler", line=account.float16_line, optimizer=optimizer)
+
+    def _has_own_scale(self) -> bool:
+        """Whether the program has scaled its loss itself."""
+        losses = self._session.row.raw.get("losses", ())
+        return self._session.own_scale.value > 0 or any(own_scale(loss.parts) for loss in losses)
 
     def check_leftover(self, account: OptimizerGradients) -> None:
         """Reads used gradients that backward() is about to add to.

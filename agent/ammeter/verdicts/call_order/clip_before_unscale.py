@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
+from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.call_order.clip_signature import ConstantNorm, follow
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
 MIN_HARMFUL_RATIO = 16.0
 """Minimum ratio of scale to limit. A limit within this factor of the scale was multiplied by the scale on purpose;
 usual limits are 0.1 to 10, usual scales 2^10 and more. At a scale below it little is lost."""
+
+MIN_OWN_HARMFUL_RATIO = 256.0
+"""The same for a norm that was read after the program's own division by the scale. A program may limit it there, and
+usual limits are larger than 1/256."""
 
 
 EFFECT = (
@@ -33,12 +41,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Evidence of a clip that is not torch's. It is collected until the verdict is reached."""
     by_norm: bool = False
     by_value: bool = False
+    own: bool = False
+    """Whether the program scales its loss itself."""
+    data: dict[str, Any] = {}
+    """Data of the event on a program that scales its loss itself."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("usage.clip_before_unscale"):
-        if isinstance(part, Event):
+    for part in view.parts("usage.clip_before_unscale", "scaler.seen"):
+        if isinstance(part, Event) and part.name == "scaler.seen":
+            state = replace(state, own=True) if part.data.get("own") else state
+        elif isinstance(part, Event):
             state = _event(state, part)
         elif isinstance(part, View) and not state.opened.active:
             state = _rows(state, part)
@@ -47,12 +61,14 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _event(state: State, event: Event) -> State:
     limit, scale = _limit(event), float(event.data.get("scale", 0.0))
-    if state.opened.active or not _is_harmful(limit, scale):
+    is_shown = "left" in event.data
+    if state.opened.active or not (is_shown or _is_harmful(limit, scale)):
         return state
     caller = str(event.data.get("caller", ""))
     by_value = "max_norm" not in event.data and "clip_value" in event.data
     opened = state.opened.at(event.step, event.step)
-    return replace(state, opened=opened, caller=caller, limit=limit, scale=scale, by_value=by_value)
+    data = {name: truncated(value) for name, value in event.data.items()} if event.data.get("own") else {}
+    return replace(state, opened=opened, caller=caller, limit=limit, scale=scale, by_value=by_value, data=data)
 
 
 def _limit(event: Event) -> float:
@@ -61,7 +77,7 @@ def _limit(event: Event) -> float:
 
 
 def _rows(state: State, rows: View) -> State:
-    constant_norm, at = follow(state.constant_norm, rows, _is_harmful)
+    constant_norm, at = follow(state.constant_norm, rows, _is_harmful_after_division if state.own else _is_harmful)
     if at is None:
         return state if constant_norm is state.constant_norm else replace(state, constant_norm=constant_norm)
     opened = state.opened.at(constant_norm.first, int(rows.steps[at]))
@@ -75,7 +91,13 @@ def _is_harmful(limit: float, scale: float) -> bool:
     return scale > MIN_HARMFUL_RATIO and limit * MIN_HARMFUL_RATIO < scale
 
 
+def _is_harmful_after_division(limit: float, scale: float) -> bool:
+    return limit * MIN_OWN_HARMFUL_RATIO < scale
+
+
 def _conclude(state: State) -> Finding:
+    if "left" in state.data:
+        return _shown_by_size(state)
     remaining = state.limit / state.scale
     if state.by_norm:
         return _unknown_place(state, remaining)
@@ -83,16 +105,38 @@ def _conclude(state: State) -> Finding:
     clip = f"clip_grad_value_{where}" if state.by_value else f"clip_grad_norm_{where}"
     limit = "each value" if state.by_value else "their norm"
     remains = f"values of {remaining:.2g} remain" if state.by_value else f"a norm of {remaining:.2g} remains"
+    own = None
+    if state.data:
+        kept = f"It limits {limit} to {state.limit:g}; after the division, {remains}. {EFFECT}"
+        own = own_scaling.clip_before_unscale(state.scale, clip, kept)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients are clipped before unscale_",
-        cause=f"{clip} clips gradients that are still multiplied by the loss scale of {wording.scale(state.scale)}, so"
+        title="Gradients are clipped before they are unscaled" if own else "Gradients are clipped before unscale_",
+        cause=own.cause
+        if own
+        else f"{clip} clips gradients that are still multiplied by the loss scale of {wording.scale(state.scale)}, so"
         f" after unscaling they are far too small. It limits {limit} to {state.limit:g}; unscaled, {remains}. {EFFECT}",
-        fix=f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then applies to the true"
+        fix=own.fix
+        if own
+        else f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then applies to the true"
         " gradients.",
         caller=state.caller or None,
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _shown_by_size(state: State) -> Finding:
+    text = own_scaling.small_after_division(state.data)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title="Gradients are limited before they are unscaled",
+        cause=text.cause,
+        fix=text.fix,
+        caller=state.caller or None,
+        evidence={name: state.data.get(name) for name in ("scale", "left", "optimizer")},
         **lifecycle_fields(state.opened),
     )
 
@@ -106,7 +150,10 @@ def _unknown_place(state: State, remaining: float) -> Finding:
         f" {wording.scale(state.scale)}, so after unscaling they are far too small. For"
         f" {state.constant_norm.steps} steps the scaled norm was {state.limit:.4g}, constant to a thousandth, while its"
         f" parts changed; unscaled, a norm of {remaining:.2g} remains. {EFFECT}",
-        fix="Find the code that limits the gradients between backward() and scaler.step(optimizer), and call"
+        fix="Find the code that limits the gradients between backward() and step(), and divide the gradients by the"
+        " scale before it."
+        if state.own
+        else "Find the code that limits the gradients between backward() and scaler.step(optimizer), and call"
         " scaler.unscale_(optimizer) before it.",
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
         **lifecycle_fields(state.opened),
@@ -119,7 +166,7 @@ VERDICT = Verdict(
     title="Clipping before unscaling",
     question="Are gradients clipped while they are still scaled?",
     columns=("grad_norm", "scale", "applied", "grad.norm"),
-    events=("usage.clip_before_unscale",),
+    events=("usage.clip_before_unscale", "scaler.seen"),
     state=State,
     judge=judge,
     explains=("gradient-underflow", "stagnation"),

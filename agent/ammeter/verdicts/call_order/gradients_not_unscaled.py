@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
@@ -14,14 +15,19 @@ def _conclude(state: SingleEventState) -> Finding:
     call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
     scale = None if data.get("scale") is None else float(data["scale"])
     times = "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}"
+    own = own_scaling.gradients_not_unscaled(data) if data.get("own") else None
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="The optimizer steps on scaled gradients",
-        cause=f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
+        cause=own.cause
+        if own
+        else f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
         f" still multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them, which hides"
         " the mistake. Neither skips a step with NaN or Inf.",
-        fix=f"Call scaler.step(optimizer) instead of {call}, and scaler.update() after it. If the optimizer is SGD,"
+        fix=own.fix
+        if own
+        else f"Call scaler.step(optimizer) instead of {call}, and scaler.update() after it. If the optimizer is SGD,"
         f" restore {wording.earlier(state.opened.first)}: such steps ruin the weights.",
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
@@ -15,12 +16,13 @@ def _conclude(state: SingleEventState) -> Finding:
     at = f" at {data['caller']}" if data.get("caller") else ""
     scale = None if data.get("scale") is None else float(data["scale"])
     part = bool(data.get("scaled_too"))
+    own = own_scaling.loss_not_scaled(data) if data.get("own") else None
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="A part of the loss is not scaled" if part else "The loss is not scaled",
-        cause=_before_scale(data, at) if scale is None else _cause(data, at, scale, part),
-        fix=_fix(at, part),
+        cause=own.cause if own else _before_scale(data, at) if scale is None else _cause(data, at, scale, part),
+        fix=own.fix if own else _fix(at, part),
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scaled_too": part},
         **lifecycle_fields(state.opened),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.call_order.second_unscale import second_unscale
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -15,12 +16,17 @@ def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     scale, before = _number(data, "scale"), _number(data, "scale_before")
     unscaled = data.get("after") == "unscale_"
+    own = own_scaling.mixed_scale(data) if data.get("own") else None
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="backward() after unscale_" if unscaled else "update() between backward() and step()",
-        cause=_after_unscale(data, scale) if unscaled else _after_update(data, scale, before),
-        fix=_fix(data, unscaled),
+        title="backward() after the division by the loss scale"
+        if own
+        else "backward() after unscale_"
+        if unscaled
+        else "update() between backward() and step()",
+        cause=own.cause if own else _after_unscale(data, scale) if unscaled else _after_update(data, scale, before),
+        fix=own.fix if own else _fix(data, unscaled),
         caller=data.get("caller") or None,
         evidence={name: data.get(name) for name in ("optimizer", "after", "scale", "scale_before")},
         **lifecycle_fields(state.opened),

@@ -1,0 +1,259 @@
+"""Records the program's own loss scale, and samples the gradients between backward() and step()."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.own_scaling import graph
+from ammeter.probes.own_scaling.judgement import Judgement
+from ammeter.probes.own_scaling.samples import DeviceSample, Sample, Samples, is_finite
+from ammeter.probes.own_scaling.steps import (
+    BACKWARD,
+    CLIP_VALUE,
+    CLIPPED,
+    MAX_NORM,
+    MAX_POINTS,
+    RESUMED,
+    STEP,
+    Pass,
+    Point,
+    ScaledStep,
+)
+from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, own_scale
+from ammeter.tensors import async_copy
+from ammeter.tensors.async_copy import Transfer
+from ammeter.torch_hooks import call_site, optimizer_steps, patch
+from ammeter.torch_hooks.clip_calls import CLIP_ENDS, clip_arguments, clip_function, older_clip_arguments
+from ammeter.torch_hooks.clip_calls import CLIP_REPORTS_NORM as HAS_ARGUMENTS
+from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.hook_points import Group
+from ammeter.torch_hooks.loss_graph import OPAQUE
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+    from ammeter.recording.losses import BackwardLoss
+    from ammeter.recording.row import Row
+
+KEY = "own_scaling"
+
+MAX_FIRST_STEPS = 12
+MAX_UNPROVEN_STEPS = 64
+"""Steps that are sampled at the beginning of a run; and in all, if the loss has a factor that may be a scale."""
+
+
+class OwnScaling:
+    """Samples the first steps; later ones only of a program that has a scaler of its own."""
+
+    name = "own_scaling"
+
+    def __init__(self, session: ProbeContext) -> None:
+        self._session = session
+        self._own = session.own_scale
+        self._samples = Samples()
+        self._judgement = Judgement(self._own)
+        self._group = Group(())
+        self._steps = 0
+        self._is_candidate = False
+        self._is_on_host = True
+        self._emitted: set[str] = set()
+        self._overflow: tuple[weakref.ref[torch.optim.Optimizer], tuple[int, ...]] | None = None
+        """Optimizer and state of the gradients that contain NaN or Inf."""
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        by_norm, clipped = guard(self._clips_norm), guard(self._clipped)
+        by_value = guard(self._clips_values)
+        self._own.gradients_changed = self._have_changed
+        handles = [
+            patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
+            patch.function(*clip_function(), before=by_norm),
+            *[patch.function(*function, after=clipped) for function in CLIP_ENDS],
+            patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", before=by_value, after=clipped),
+            patch.function(torch.nn.utils, "clip_grad_value_", before=by_value, after=clipped),
+            optimizer_steps.before(guard(self._stepping)),
+        ]
+        self._group = Group(handles)
+        return handles
+
+    def finish(self, row: Row) -> None:
+        """Judges the step and records its scale. A program with a GradScaler has none of its own."""
+        step: ScaledStep | None = row.raw.get(KEY)
+        if row.scaler_used or row.raw.get("scaled"):
+            self._group.pause()
+            return
+        losses = row.raw.get("losses", ())
+        if step is not None:
+            was_proven = self._own.value > 0
+            self._judge(row, step)
+            if self._own.value and not was_proven:
+                self._session.fast_path.disable()  # it records no scale
+        if losses:
+            self._report_scaler(losses)
+            if self._own.value:
+                self._record_scale(row, losses)
+        if step is not None and not self._own.value:
+            self._steps += 1
+            if self._steps >= (MAX_UNPROVEN_STEPS if self._is_candidate else MAX_FIRST_STEPS):
+                self._group.pause()
+
+    def _judge(self, row: Row, step: ScaledStep) -> None:
+        if self._judgement.is_usual(step):
+            return
+        optimizers = {id(optimizer): optimizer for optimizer in self._session.watched.optimizers}
+        for key, use in step.uses():
+            for event, data in self._judgement.judge(use, optimizers.get(key), step.graph):
+                if event not in self._emitted:
+                    self._emitted.add(event)
+                    row.events.append((event, data))
+                    if event == "usage.loss_not_scaled":
+                        self._emit_scaler(data["scale"])
+
+    def _report_scaler(self, losses: Sequence[BackwardLoss]) -> None:
+        """Reports a scaler of the program's own, which multiplies the loss before backward()."""
+        scale = max(own_scale(loss.parts) for loss in losses) or self._own.value
+        if scale:
+            self._emit_scaler(scale)
+        self._is_candidate = self._is_candidate or any(
+            factor >= MIN_OWN_SCALE for loss in losses for factor in factors(loss.parts)
+        )
+
+    def _emit_scaler(self, scale: float) -> None:
+        if "scaler.seen" not in self._emitted:
+            self._emitted.add("scaler.seen")
+            self._session.emit("scaler.seen", {"enabled": True, "scale": scale, "own": True})
+
+    def _record_scale(self, row: Row, losses: Sequence[BackwardLoss]) -> None:
+        before = self._own.value
+        scales = [scale for loss in losses if (scale := self._own.factor(loss.parts))]
+        if not scales:
+            return
+        self._own.value = after = scales[-1]
+        row.scalars["scale"], row.scalars["found_inf"] = after, float(bool(row.skipped))
+        if after != before:
+            row.events.append(("scaler.backoff" if after < before else "scaler.growth", {"from": before, "to": after}))
+            self._session.governor.norm_schedule.scale_changed(self._session.row.step)
+
+    def _rests(self) -> bool:
+        """Whether the open step is not sampled.
+
+        Unproven scalers are sampled in followed steps, and so are gradients on a device.
+        """
+        session = self._session
+        is_needed = session.follows or (self._own.value > 0 and self._is_on_host)
+        return not is_needed or session.closure.optimizer is not None or patch.inside_backward()
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._rests():
+            return
+        row = self._session.row
+        step = row.raw.get(KEY)
+        if step is None:
+            step = row.raw[KEY] = ScaledStep()
+        elif step.passes:
+            self._sample_all(row, step, RESUMED)
+        step.losses_before = len(row.raw.get("losses", ()))
+        if self._judgement.wants_graph and step.graph is None:
+            step.graph = graph.examine(patch.outputs(args, kwargs))
+
+    def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        row = self._session.row
+        step = row.raw.get(KEY)
+        if step is None or self._rests():
+            return
+        losses = row.raw.get("losses", ())
+        loss = losses[-1] if len(losses) > step.losses_before else None
+        outputs, seed = patch.outputs(args, kwargs), args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        is_opaque = loss is None or any(part.kind == OPAQUE for part in loss.parts) or _has_hooks(outputs)
+        step.passes.append(Pass(loss, _number(row, seed), call_site.place(), is_opaque))
+        self._sample_all(row, step, BACKWARD, len(step.passes) - 1)
+
+    def _clips_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        limit = clip_arguments(args, kwargs)[1] if HAS_ARGUMENTS else older_clip_arguments(args)[1]
+        if limit == limit:
+            self._clips(MAX_NORM, limit)
+
+    def _clips_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clips(CLIP_VALUE, float(args[1] if len(args) > 1 else kwargs["clip_value"]))
+
+    def _clips(self, kind: str, limit: float) -> None:
+        row = self._session.row
+        step = row.raw.get(KEY)
+        if step is not None and step.passes:
+            self._sample_all(row, step, kind, limit, call_site.place())
+
+    def _clipped(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        row = self._session.row
+        step = row.raw.get(KEY)
+        if step is not None and step.passes:
+            self._sample_all(row, step, CLIPPED)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        row = self._session.row
+        step = row.raw.get(KEY)
+        if step is None or optimizer not in self._session.watched.optimizers:
+            return
+        if closure_in(args, kwargs) is None:
+            self._sample(row, step, optimizer, STEP, 0, call_site.place())
+
+    def _sample_all(
+        self, row: Row, step: ScaledStep, kind: str, number: float = 0, place: call_site.Place = call_site.NOWHERE
+    ) -> None:
+        for optimizer in self._session.watched.optimizers:
+            sample = self._sample(row, step, optimizer, kind, number, place)
+            if kind == BACKWARD and sample is not None:
+                self._check_overflow(row, optimizer, sample, step.passes[-1])
+
+    def _sample(
+        self,
+        row: Row,
+        step: ScaledStep,
+        optimizer: torch.optim.Optimizer,
+        kind: str,
+        number: float,
+        place: call_site.Place,
+    ) -> Sample | None:
+        if len(step.points.get(id(optimizer), ())) > MAX_POINTS:
+            return None
+        sample = self._samples.read(optimizer)
+        if isinstance(sample, DeviceSample):
+            row.wait_for(sample.transfer)
+        step.add(id(optimizer), Point(kind, sample, number, place))
+        return sample
+
+    def _check_overflow(self, row: Row, optimizer: torch.optim.Optimizer, sample: Sample, last: Pass) -> None:
+        """Records that scaled gradients contain NaN or Inf, if the host knows it."""
+        self._is_on_host = sample.on_host
+        if not sample.on_host or is_finite(sample):
+            return
+        if self._own.value or (last.loss is not None and own_scale(last.loss.parts)):
+            self._own.overflow_step = row.step
+            self._overflow = weakref.ref(optimizer), self._samples.state(optimizer)
+
+    def _have_changed(self) -> bool:
+        """Whether the gradients with NaN or Inf are no longer as backward() left them."""
+        optimizer = None if self._overflow is None else self._overflow[0]()
+        return (
+            self._overflow is not None
+            and optimizer is not None
+            and (self._samples.state(optimizer) != self._overflow[1])
+        )
+
+
+def _number(row: Row, seed: Any) -> Transfer | None:
+    """Returns the gradient that the caller of backward() gave, if it is one number."""
+    if isinstance(seed, list | tuple):
+        seed = seed[0] if len(seed) == 1 else None
+    if not isinstance(seed, torch.Tensor) or seed.numel() != 1 or seed.is_complex():
+        return None
+    number = async_copy.of(seed)
+    row.wait_for(number)
+    return number
+
+
+def _has_hooks(outputs: Any) -> bool:
+    """Whether a loss has a hook, which may change its gradient."""
+    several = outputs if isinstance(outputs, list | tuple) else (outputs,)
+    return any(bool(getattr(output, "_backward_hooks", None)) for output in several)

@@ -1,0 +1,76 @@
+"""A program's own loss scale is recorded: the scale, its changes, skipped steps, and the loss without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.agent.probes.own_scaling.program import DIVIDE, Program, found, recorded
+from tests.agent.training import events
+
+
+class Overflowing(Program):
+    """Its gradients overflow in some steps."""
+
+    def loss(self) -> torch.Tensor:
+        factor = float("inf") if self.good == 6 and self.scale >= 4096 else 1.0
+        return super().loss() * factor
+
+
+@pytest.mark.parametrize("divide", DIVIDE)
+@pytest.mark.parametrize("scale", [4096.0, 1000.0], ids=["power of two", "thousand"])
+@pytest.mark.parametrize("times", ["float", "tensor"])
+def test_the_loss_is_recorded_without_the_scale(times: str, scale: float, divide: str, tmp_path: Path) -> None:
+    program, losses = Program(scale, times, divide), []
+    compute = program.loss
+
+    def noted() -> torch.Tensor:
+        losses.append(loss := compute())
+        return loss
+
+    program.loss = noted  # type: ignore[method-assign]
+    rows, _ = recorded(program, tmp_path, steps=6)
+    assert [scale] * 6 == rows.scalar("scale").tolist()
+    assert pytest.approx([loss.item() for loss in losses], rel=1e-3) == rows.scalar("loss").tolist()
+
+
+def test_growth_is_recorded_and_harmless(tmp_path: Path) -> None:
+    rows, frames = recorded(Program(growth=5), tmp_path, steps=12)
+    assert [4096.0] * 5 + [8192.0] * 5 + [16384.0] * 2 == rows.scalar("scale").tolist()
+    growths = [(event.step, event.data["from"], event.data["to"]) for event in events(frames, "scaler.growth")]
+    assert [(5, 4096.0, 8192.0), (10, 8192.0, 16384.0)] == growths
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["zero_grad", "by hand"])
+def test_a_step_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) -> None:
+    program = Overflowing()
+    if not reset:
+        program.optimizer.zero_grad = program.forget  # type: ignore[method-assign]
+    rows, frames = recorded(program, tmp_path, steps=12)
+    assert 12 == len(rows.steps)
+    assert [0.0] * 6 + [1.0] + [0.0] * 5 == rows.scalar("skipped").tolist()
+    assert [0.0] * 6 + [1.0] + [0.0] * 5 == rows.scalar("found_inf").tolist()
+    assert [4096.0] * 7 + [2048.0] * 5 == rows.scalar("scale").tolist()
+    assert [{"scale": 4096.0, "consecutive": 1}] == [event.data for event in events(frames, "step.skipped")]
+    assert [(7, 4096.0, 2048.0)] == [
+        (event.step, event.data["from"], event.data["to"]) for event in events(frames, "scaler.backoff")
+    ]
+
+
+@pytest.mark.parametrize("factor", [64.0, 1000.0])
+def test_a_weight_of_the_loss_is_no_scale(factor: float, tmp_path: Path) -> None:
+    program = Program(factor)
+    program.division = lambda parameters, scale: None
+    rows, frames = recorded(program, tmp_path, steps=6)
+    assert not any(rows.scalar("scale") > 0)
+    assert (rows.scalar("loss") > factor / 100).all()
+    assert [] == events(frames, "usage.gradients_not_unscaled")
+
+
+@pytest.mark.parametrize("factor", [64.0, 1000.0])
+def test_a_weight_of_the_loss_is_no_finding(factor: float, tmp_path: Path) -> None:
+    program = Program(factor)
+    program.division = lambda parameters, scale: None
+    assert not {"gradients-not-unscaled", "loss-not-scaled"} & set(found(program, tmp_path, steps=40))

@@ -35,6 +35,10 @@ MIN_FLOPS_SHARE = 0.001
 HOOK_SECONDS = 1.5e-6
 """Cost of one call of a hook on a module, charged to the budget; the census does not measure it."""
 
+MAX_REQUESTED = 4
+"""Further censuses in a run that are taken although the budget does not allow them yet, because the number of autocast
+contexts inside a forward pass has changed. A model may enter a context in some calls only, so that they are limited."""
+
 MIN_SHARE_CHANGE = 0.01
 """The census is reported again after its low-precision share has changed by this much."""
 
@@ -56,13 +60,20 @@ class Kernels:
         self._reported_backward: float | None = None
         self._fallbacks: set[tuple[str, str, str]] = set()
         self._blind: set[str] = set()
+        self._contexts = 0
+        """autocast contexts, enabled or not, that were entered since the forward pass began."""
+        self._usual_contexts: dict[int, set[int]] = {}
+        """id of a model -> numbers of contexts inside its forward passes so far."""
+        self._requests = 0
+        self._is_requested = False
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
-        return [
-            self,
-            *self._session.fast_path.pauses([self._session.forward.subscribe(trains=guard(self._before_forward))]),
+        handles = [
+            self._session.forward.subscribe(trains=guard(self._before_forward), after=guard(self._left_forward)),
+            patch.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered_context)),
         ]
+        return [self, *self._session.fast_path.pauses(handles)]
 
     def remove(self) -> None:
         """Ends the census in progress and removes its hooks."""
@@ -73,12 +84,13 @@ class Kernels:
             census.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        step = self._session.row.step
+        step, self._contexts = self._session.row.step, 0
         if step < FIRST_STEP or step == self._step:
             return
         self._step = step
-        if not self._session.governor.kernels.allows():
+        if not self._session.governor.kernels.allows() and not self._is_requested:
             return
+        self._is_requested = False
         if is_compiled(module):
             self._emit_blind("compiled")
         elif _is_observed():
@@ -87,6 +99,20 @@ class Kernels:
             self._open(innermost(module))
             return
         self._session.governor.kernels.cancel()
+
+    def _entered_context(self, *_: Any) -> None:
+        self._contexts += 1
+
+    def _left_forward(self, module: torch.nn.Module, _: Any, __: Any, output: Any) -> None:
+        """Requests a census of the next step if this call entered another number of contexts than all before it."""
+        if output is patch.RAISED or not (module.training and torch.is_grad_enabled()):
+            return
+        usual = self._usual_contexts.setdefault(id(module), set())
+        if usual and self._contexts not in usual and self._requests < MAX_REQUESTED:
+            self._requests += 1
+            self._is_requested = True
+            self._session.fast_path.avoid()
+        usual.add(self._contexts)
 
     def _open(self, model: torch.nn.Module) -> None:
         self.remove()

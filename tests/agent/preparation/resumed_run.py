@@ -24,11 +24,18 @@ class Parts:
     def step(self) -> None:
         self.optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            loss = self.model(torch.randn(3, 6)).square().mean()
+            loss = self.model(torch.randn(3, 6)).float().square().mean()
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.scheduler.step()
+
+    def watched(self, folder: Path, steps: int = 3) -> Seen:
+        """Trains a few watched steps."""
+        with watching(folder, self.model, self.optimizer, self.scaler) as seen:
+            for _ in range(steps):
+                self.step()
+        return seen
 
     def state(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in vars(self).items()}
@@ -54,10 +61,6 @@ def saved(path: Path, **options: Any) -> Path:
 
 def resumed(path: Path, folder: Path, *names: str, steps: int = 3, **options: Any) -> Seen:
     """A program that loads these parts before it is watched."""
-    state = torch.load(path, weights_only=True)
     parts = Parts(**options)
-    parts.load(state, *names)
-    with watching(folder, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(steps):
-            parts.step()
-    return seen
+    parts.load(torch.load(path, weights_only=True), *names)
+    return parts.watched(folder, steps)

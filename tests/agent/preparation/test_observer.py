@@ -80,10 +80,7 @@ def test_an_optimizer_that_is_built_anew_after_the_load_is_named_with_the_line(t
     parts.load(state, *ALL)
     parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.01, momentum=0.9)
     parts.scheduler = torch.optim.lr_scheduler.StepLR(parts.optimizer, 2)
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
-    finding = seen.findings()["resume-mismatch"]
+    finding = parts.watched(tmp_path).findings()["resume-mismatch"]
     assert "into an optimizer that does not step" in finding.cause
     assert "resumed_run.py:" in finding.cause
 
@@ -93,10 +90,7 @@ def test_a_scaler_that_is_built_anew_after_the_load_is_named_with_the_line(tmp_p
     parts = Parts()
     parts.load(state, *ALL)
     parts.scaler = torch.amp.GradScaler("cpu")
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
-    finding = seen.findings()["scaler-not-restored"]
+    finding = parts.watched(tmp_path).findings()["scaler-not-restored"]
     assert "another GradScaler loaded the state (at " in finding.cause
     assert "resumed_run.py:" in finding.cause
 
@@ -106,10 +100,7 @@ def test_a_scaler_that_starts_at_the_scale_of_the_checkpoint_is_silent(tmp_path:
     parts = Parts()
     parts.load(state, "model", "optimizer", "scheduler")
     parts.scaler = torch.amp.GradScaler("cpu", init_scale=state["scaler"]["scale"], growth_interval=2)
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
-    assert {} == seen.findings()
+    assert {} == parts.watched(tmp_path).findings()
 
 
 def test_a_scaler_is_missed_even_if_its_optimizer_has_no_state(tmp_path: Path) -> None:
@@ -123,10 +114,7 @@ def test_an_optimizer_that_trained_here_before_watch_is_not_taken_for_a_resumed_
     for _ in range(3):
         parts.step()
     parts.scaler = torch.amp.GradScaler("cpu")
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
-    assert {} == seen.findings()
+    assert {} == parts.watched(tmp_path).findings()
 
 
 def test_a_state_that_is_cast_after_the_load_is_found(tmp_path: Path) -> None:
@@ -135,10 +123,8 @@ def test_a_state_that_is_cast_after_the_load_is_found(tmp_path: Path) -> None:
     parts.load(state, *ALL)
     for entry in parts.optimizer.state.values():
         entry["momentum_buffer"] = entry["momentum_buffer"].half()
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
-    assert "restored in float32 and then cast to float16" in seen.findings()["resume-mismatch"].title
+    finding = parts.watched(tmp_path).findings()["resume-mismatch"]
+    assert "restored in float32 and then cast to float16" in finding.title
 
 
 def test_a_run_without_notes_says_so(tmp_path: Path) -> None:
@@ -248,9 +234,7 @@ def test_a_file_of_another_model_is_no_resume(tmp_path: Path) -> None:
     teacher = Parts()
     teacher.load(torch.load(path, weights_only=True), "model")
     parts = Parts()
-    with watching(tmp_path, parts.model, parts.optimizer, parts.scaler) as seen:
-        for _ in range(3):
-            parts.step()
+    seen = parts.watched(tmp_path)
     assert {} == seen.findings()
     assert [] == seen.events("model.restored")
     assert isinstance(teacher.model, torch.nn.Linear)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.training import Model, watching
+from tests.agent.training import Model, Seen, watching
 from tests.agent.verdicts.call_order.test_no_gradients import NAME, backward, loss_of, sgd, step_as_usual
 
 
@@ -23,124 +23,132 @@ class Game(torch.nn.Module):
         return score
 
 
-def in_turns(folder: Path) -> Any:
+def watched(
+    folder: Path, model: torch.nn.Module, optimizers: Any, step: Callable[[int], object], steps: int = 12
+) -> Seen:
+    """Calls step(number) so many times, watched."""
+    with watching(folder, model, optimizers) as seen:
+        for number in range(steps):
+            step(number)
+    return seen
+
+
+def two_players(
+    folder: Path, step: Callable[[int, Game, Any, Any], None], steps: int = 40, *, is_frozen: bool = False
+) -> Seen:
+    """Trains a game, each part with an optimizer of its own; is_frozen: the maker, before it is watched."""
+    game = Game()
+    game.maker.requires_grad_(not is_frozen)
+    makers, judges = sgd(game.maker), sgd(game.judge)
+    return watched(folder, game, [makers, judges], lambda number: step(number, game, makers, judges), steps)
+
+
+def noise() -> torch.Tensor:
+    return torch.randn(8, 4)
+
+
+def step_and_reset(*optimizers: Any) -> None:
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def in_turns(folder: Path) -> Seen:
     """A game: each optimizer has gradients in its own turn, and the other one none."""
-    game = Game()
-    makers, judges = sgd(game.maker), sgd(game.judge)
-    with watching(folder, game, [makers, judges]) as seen:
-        for step in range(24):
-            mine = makers if step % 2 else judges
-            for part, owner in ((game.maker, makers), (game.judge, judges)):
-                part.requires_grad_(owner is mine)
-            backward(game(torch.randn(8, 4)).mean())
-            makers.step()
-            judges.step()
-            makers.zero_grad()
-            judges.zero_grad()
-    return seen
+
+    def step(number: int, game: Game, makers: Any, judges: Any) -> None:
+        mine = makers if number % 2 else judges
+        for part, owner in ((game.maker, makers), (game.judge, judges)):
+            part.requires_grad_(owner is mine)
+        backward(game(noise()).mean())
+        makers.step()
+        judges.step()
+        makers.zero_grad()
+        judges.zero_grad()
+
+    return two_players(folder, step, 24)
 
 
-def a_frozen_phase(folder: Path) -> Any:
-    game = Game()
-    makers, judges = sgd(game.maker), sgd(game.judge)
-    game.maker.requires_grad_(False)
-    with watching(folder, game, [makers, judges]) as seen:
-        for step in range(40):
-            if step == 25:
-                game.maker.requires_grad_(True)
-            backward(game(torch.randn(8, 4)).mean())
-            for optimizer in (makers, judges):
-                optimizer.step()
-                optimizer.zero_grad()
-    return seen
+def a_frozen_phase(folder: Path) -> Seen:
+    def step(number: int, game: Game, makers: Any, judges: Any) -> None:
+        if number == 25:
+            game.maker.requires_grad_(True)
+        backward(game(noise()).mean())
+        step_and_reset(makers, judges)
+
+    return two_players(folder, step, is_frozen=True)
 
 
-def a_detached_phase(folder: Path) -> Any:
+def a_detached_phase(folder: Path) -> Seen:
     """The head is trained alone at first; both optimizers step."""
-    game = Game()
-    makers, judges = sgd(game.maker), sgd(game.judge)
-    with watching(folder, game, [makers, judges]) as seen:
-        for step in range(40):
-            hidden = game.maker(torch.randn(8, 4))
-            backward(game.judge(hidden.detach() if step < 25 else hidden).mean())
-            for optimizer in (makers, judges):
-                optimizer.step()
-                optimizer.zero_grad()
-    return seen
+
+    def step(number: int, game: Game, makers: Any, judges: Any) -> None:
+        hidden = game.maker(noise())
+        backward(game.judge(hidden.detach() if number < 25 else hidden).mean())
+        step_and_reset(makers, judges)
+
+    return two_players(folder, step)
 
 
-def a_second_optimizer_that_steps_rarely(folder: Path) -> Any:
-    game = Game()
-    makers, judges = sgd(game.maker), sgd(game.judge)
-    with watching(folder, game, [makers, judges]) as seen:
-        for step in range(40):
-            backward(game(torch.randn(8, 4)).mean())
-            judges.step()
-            judges.zero_grad()
-            if step % 8 == 7:
-                makers.step()
-                makers.zero_grad()
-    return seen
+def a_second_optimizer_that_steps_rarely(folder: Path) -> Seen:
+    def step(number: int, game: Game, makers: Any, judges: Any) -> None:
+        backward(game(noise()).mean())
+        step_and_reset(judges)
+        if number % 8 == 7:
+            step_and_reset(makers)
+
+    return two_players(folder, step)
 
 
-def adapters(folder: Path) -> Any:
+def adapters(folder: Path) -> Seen:
     model = Model()
     model.requires_grad_(False)
     model.last.requires_grad_(True)
     optimizer = sgd(model)
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(16):
-            step_as_usual(model, optimizer)
-    return seen
+    return watched(folder, model, optimizer, lambda _: step_as_usual(model, optimizer), 16)
 
 
-def a_step_without_work_now_and_then(folder: Path) -> Any:
+def a_step_without_work_now_and_then(folder: Path) -> Seen:
     model = Model()
     optimizer = sgd(model)
-    with watching(folder, model, optimizer) as seen:
-        for step in range(20):
-            optimizer.zero_grad()
-            if step % 5:
-                backward(loss_of(model))
-            optimizer.step()
-    return seen
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        if number % 5:
+            backward(loss_of(model))
+        optimizer.step()
+
+    return watched(folder, model, optimizer, step, 20)
 
 
-def gradients_of_another_network_first(folder: Path) -> Any:
+def gradients_of_another_network_first(folder: Path) -> Seen:
     """A critic is fitted before the model that it judges takes its first step."""
     model, critic = Model(), Model()
     optimizer, critics = sgd(model), sgd(critic)
-    with watching(folder, model, [optimizer, critics]) as seen:
-        for step in range(30):
-            critics.zero_grad()
-            backward(loss_of(critic))
-            critics.step()
-            if step > 20:
-                step_as_usual(model, optimizer)
-    return seen
+
+    def step(number: int) -> None:
+        step_as_usual(critic, critics)
+        if number > 20:
+            step_as_usual(model, optimizer)
+
+    return watched(folder, model, [optimizer, critics], step, 30)
 
 
-def unused_parameters(folder: Path) -> Any:
+def unused_parameters(folder: Path) -> Seen:
     model = Model()
     extra = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([*model.parameters(), extra], lr=0.01)
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(12):
-            step_as_usual(model, optimizer)
-    return seen
+    return watched(folder, model, optimizer, lambda _: step_as_usual(model, optimizer))
 
 
-def only_the_head(folder: Path) -> Any:
+def only_the_head(folder: Path) -> Seen:
     """The body has gradients and no optimizer."""
     model = Model()
     optimizer = sgd(model.last)
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(12):
-            step_as_usual(model, optimizer)
-    return seen
+    return watched(folder, model, optimizer, lambda _: step_as_usual(model, optimizer))
 
 
-def closures(folder: Path) -> Any:
+def closures(folder: Path) -> Seen:
     model = Model()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 
@@ -150,13 +158,10 @@ def closures(folder: Path) -> Any:
         backward(loss)
         return loss
 
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(6):
-            optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return seen
+    return watched(folder, model, optimizer, lambda _: optimizer.step(closure), 6)  # type: ignore[no-untyped-call]
 
 
-def gradients_used_in_backward(folder: Path) -> Any:
+def gradients_used_in_backward(folder: Path) -> Seen:
     """As LOMO: each weight is updated when its gradient comes, and the gradient is dropped."""
     model = Model()
     optimizer = sgd(model)
@@ -167,13 +172,13 @@ def gradients_used_in_backward(folder: Path) -> Any:
             parameter.sub_(0.01 * parameter.grad)
         parameter.grad = None
 
+    def step(_: int) -> None:
+        backward(loss_of(model))
+        optimizer.step()
+
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(12):
-            backward(loss_of(model))
-            optimizer.step()
-    return seen
+    return watched(folder, model, optimizer, step)
 
 
 LOOK_ALIKES = (
@@ -184,6 +189,6 @@ LOOK_ALIKES = (
 
 
 @pytest.mark.parametrize("program", LOOK_ALIKES, ids=lambda program: program.__name__.replace("_", " "))
-def test_sound_habits_are_silent(program: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_sound_habits_are_silent(program: Callable[[Path], Seen], tmp_path: Path) -> None:
     torch.manual_seed(1)
     assert NAME not in program(tmp_path).findings()

@@ -7,6 +7,7 @@ A program combines a style, an architecture, an optimizer, a precision, a way of
 fault with its spelling and time course. Each broken program has a repaired twin, and mutants of such twins are broken
 programs, too. A recorder in a run without Ammeter shows from which step on their numbers differ, and a program without
 a difference is discarded. `--one` makes one program of the table again, keeps its scripts and names its journal.
+`--programs` runs programs of others bare and watched, and exits with 1 if one ends otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks are tiny: threads that wait for each other cost more
 from bench.common.paths import RESULTS
-from bench.wild import ablation, covering, report, runner
+from bench.wild import ablation, covering, programs, report, runner
 from bench.wild.ablation import HOOKS
 from bench.wild.recipe import EXAMPLE, Recipe
 from bench.wild.report import Results
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if options.one:
         return _one(options.one, options.kind, options.without)
+    if options.programs:
+        return _programs(options.programs, options.workers)
     results = _measured(_plan(options), options)
     for row in (*report.summary(results), *(report.ablation(results) if results.ablated else ())):
         print("  ".join(row))
@@ -95,6 +98,17 @@ def _one(recipe: Recipe, kind: str, without: str) -> int:
     return 0
 
 
+def _programs(folder: Path, workers: int) -> int:
+    """Runs the programs of a folder. Exits with 1 if watching changes one."""
+    outcomes = []
+    for outcome in programs.run_all(folder, workers):
+        outcomes.append(outcome)
+        print("  ".join(programs.table([outcome])[-1]), flush=True)
+    for line in (*programs.details(outcomes), programs.summary(outcomes)):
+        print(line)
+    return int(any(outcome.is_changed for outcome in outcomes))
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     draws = parser.add_mutually_exclusive_group()
@@ -108,6 +122,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--without", type=ablation.hooks, default="", metavar="HOOKS", help=f"off: {', '.join(HOOKS)}")
     parser.add_argument("--ablate", action="store_true", help="watch what was found again without each hook it uses")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="programs at a time (2)")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="run the healthy programs of others instead")
     parser.add_argument("--one", type=Recipe.parse, metavar="ID", help=f"one program, such as {EXAMPLE}")
     parser.add_argument("--kind", default="fault", help="of --one: fault, twin, alike, or mutant:NAME")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")

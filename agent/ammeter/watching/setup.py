@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ammeter import journal
 from ammeter.environment.settings import disabled
 from ammeter.environment.settings import settings as read_settings
+from ammeter.preparation.notes import MODEL, FileRead, Notes, Restored
 from ammeter.preparation.observer import Use, observer
+from ammeter.preparation.variables import checkpoint_of
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
@@ -23,7 +27,7 @@ from ammeter.watching import delivery
 from ammeter.watching.arguments import Arguments, checked
 from ammeter.watching.handle import Run
 from ammeter.watching.process_exit import close_at_exit
-from ammeter.watching.stream_hello import make_hello, make_tags
+from ammeter.watching.stream_hello import is_unobserved, make_hello, make_tags
 
 if TYPE_CHECKING:
     import torch
@@ -121,6 +125,8 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     replay = bool(options.get("replay"))
     notes = observer.take()
     notes.is_continued = _has_earlier_attempt(folder)
+    if is_unobserved(watched):
+        _add_loaded_checkpoint(notes, watched)
     _own_streams.add(hello.stream)
     session = Session(
         watched, writer, hello, settings.budget, options["preset"], PROBES, replay=replay, preparation=notes
@@ -138,6 +144,17 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
         raise
     close_at_exit(session, await_delivery)
     return Run(hello.run, session, await_delivery, guards, hello.name, folder)
+
+
+def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:
+    """Adds a checkpoint that the program loaded unobserved, if one of its variables still has it."""
+    models = [model for ref in watched.models if (model := ref()) is not None]
+    with suppress(Exception):  # a finding less; the program's objects may be of any kind
+        contents = checkpoint_of(sys._getframe(1), [weight for model in models for weight in model.parameters()])
+        if contents is not None:
+            notes.add(FileRead("", 0.0, contents))
+            for model in models:
+                notes.add(Restored(MODEL, weakref.ref(model), "", {"model": type(model).__name__}))
 
 
 def _has_earlier_attempt(run_folder: Path) -> bool:

@@ -46,16 +46,15 @@ def make_hello(watched: Watched, options: Mapping[str, Any]) -> Hello:
         tags=tags,
         environment={
             **environment(watched),
-            **_unobserved(watched),
+            **({"before_watch": "not observed"} if is_unobserved(watched) else {}),
             "command": process_redactor.command(sys.argv),
         },
     )
 
 
-def _unobserved(watched: Watched) -> dict[str, str]:
-    """Returns the fact that earlier calls are unknown, if an object was built before they were noted."""
-    built = map(observer.has_built, (*watched.optimizers, *watched.scalers))
-    return {} if all(built) else {"before_watch": "not observed"}
+def is_unobserved(watched: Watched) -> bool:
+    """Whether earlier calls are unknown, because an object was built before they were noted."""
+    return not all(map(observer.has_built, (*watched.optimizers, *watched.scalers)))
 
 
 def make_tags(options: Mapping[str, Any]) -> dict[Any, Any]:

@@ -136,17 +136,20 @@ class Scalers:
         """Reports an optimizer that resumes from loaded state with a new scaler.
 
         An optimizer without state resumes if the program also read a file with a scaler's state. A scaler that starts
-        at a scale of that file continues, and so may one with a first scale of its own if the load was not observed.
+        at a scale of that file continues, and so may one with a first scale of its own if neither the load nor a file
+        with a scaler's state was observed.
         """
         files, scalers = self._session.preparation.files(), self._session.preparation.restored(SCALER)
         line = self._resumed.get(id(optimizer))
-        if line is None and any(file.contents.scaler for file in files):
+        has_saved_scaler = any(file.contents.scaler for file in files)
+        if line is None and has_saved_scaler:
             line = self._stateless.get(id(optimizer))
         if line is None:
             return
         scale = _initial_scale(scaler)
         is_read = any(scale in file.contents.scales for file in files)
-        if scale != DEFAULT_SCALE and (is_read or (not line and scaler in self._maybe_restored)):
+        may_be_restored = not line and not has_saved_scaler and scaler in self._maybe_restored
+        if scale != DEFAULT_SCALE and (is_read or may_be_restored):
             return
         data: dict[str, Any] = {
             "optimizer": name_of(optimizer),

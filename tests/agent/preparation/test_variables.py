@@ -1,0 +1,137 @@
+"""A checkpoint that was loaded before ammeter was imported is found among the variables of the program."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ammeter.preparation.contents import Contents
+from ammeter.preparation.observer import observer
+from ammeter.preparation.variables import checkpoint_of
+from ammeter.report.diagnosis import diagnose
+from tests.agent.preparation.resumed_run import ALL, resumed, saved
+from tests.ranks import without_settings
+
+PROGRAM = """
+import sys, torch
+torch.manual_seed(2)
+network = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+trainer = torch.optim.NAdam(network.parameters(), lr=0.003)
+
+def restore(*parts):
+    snapshot = torch.load("snapshot.bin")
+    for part, name in parts:
+        part.load_state_dict(snapshot[name])
+    import ammeter
+    return ammeter.watch(network, trainer)
+
+words = sys.argv[1:]
+parts = [(network, "net")] * ("net" in words) + [(trainer, "opt")] * ("opt" in words)
+if words:
+    restore(*parts)
+for step in range(12):
+    trainer.zero_grad()
+    torch.nn.functional.cross_entropy(network(torch.randint(20, (6, 4))), torch.randint(4, (6,))).backward()
+    trainer.step()
+if not words:
+    torch.save({"net": network.state_dict(), "opt": trainer.state_dict()}, "snapshot.bin")
+"""
+
+
+def run_program(folder: Path, *words: str) -> None:
+    """Runs the program in an interpreter that has not imported ammeter."""
+    environment = {**without_settings(), "AMMETER_DIR": str(folder / "runs")}
+    command = [sys.executable, str(folder / "program.py"), *words]
+    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def first_life(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resumed")
+    (folder / "program.py").write_text(PROGRAM)
+    run_program(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["net"], ["resume-mismatch"]), (["net", "opt"], [])])
+def test_a_late_import_is_judged_by_the_checkpoint_in_a_variable(
+    words: list[str], expected: list[str], first_life: Path
+) -> None:
+    before = set(first_life.glob("runs/*"))
+    run_program(first_life, *words)
+    (run,) = set(first_life.glob("runs/*")) - before
+    found = [entry.finding for entry in diagnose(run).findings]
+    assert expected == [finding.verdict for finding in found]
+    assert all("checkpoint in memory" in finding.cause for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (ALL, set()),
+        (("model", "scaler", "scheduler"), {"resume-mismatch"}),
+        (("model", "optimizer", "scheduler"), {"scaler-not-restored"}),
+        (("model",), {"resume-mismatch"}),
+        ((), set()),
+    ],
+    ids=["everything", "no optimizer", "no scaler", "only weights", "nothing"],
+)
+def test_a_resume_without_notes_is_judged_by_what_it_loaded(
+    names: tuple[str, ...], expected: set[str], tmp_path: Path
+) -> None:
+    observer.stop()
+    assert expected == set(resumed(saved(tmp_path / "kept"), tmp_path / "journals", *names).findings())
+
+
+def trained() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(6, 5)
+    optimizer = torch.optim.RMSprop(model.parameters())
+    model(torch.randn(3, 6)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def seen_by(variable: Any, model: torch.nn.Module) -> Contents | None:
+    """What is found while the caller has this variable."""
+    assert variable is not None
+    return checkpoint_of(sys._getframe(), list(model.parameters()))
+
+
+def test_a_copy_of_the_weights_with_a_used_optimizer_is_a_checkpoint() -> None:
+    model, optimizer = trained()
+    state = {"model": copy.deepcopy(model.state_dict()), "optimizers": [optimizer.state_dict()]}
+    contents = seen_by(state, model)
+    assert contents is not None
+    assert contents.optimizer
+    assert {"float32"} == set(contents.weights)
+
+
+def test_other_states_are_none() -> None:
+    model, optimizer = trained()
+    weights, used = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+    unused = torch.optim.RMSprop(model.parameters()).state_dict()
+    assert seen_by({"model": weights}, model) is None
+    assert seen_by({"model": weights, "optimizer": unused}, model) is None
+    assert seen_by({"model": model.state_dict(), "optimizer": used}, model) is None  # the live weights, no copy
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert seen_by({"model": weights, "optimizer": used}, model) is None
+
+
+def test_no_variable_lives_longer_because_it_was_examined() -> None:
+    model, optimizer = trained()
+    state: Any = {"model": copy.deepcopy(model.state_dict()), "optimizer": optimizer.state_dict()}
+    alive = weakref.ref(state["model"]["weight"])
+    assert seen_by(state, model) is not None
+    del state
+    gc.collect()
+    assert alive() is None

@@ -187,7 +187,7 @@ class _Assembly:
             "make_half_state": half_state.replace("{}", "bfloat16").format(params="$model.parameters()"),
             "make_fp16_state": half_state.replace("{}", "float16").format(params="$model.parameters()"),
             "make_on_copy": make.format(params="copy.deepcopy($model).parameters()"),
-            "make_low_scaler": '$scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=5)',
+            "make_low_scaler": '$scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=30)',
             "autocast": AUTOCASTS[recipe.precision],
             "predict": "torch.func.functional_call($model, dict($model.named_parameters()), ($x,))"
             if functional

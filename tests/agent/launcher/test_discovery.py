@@ -41,7 +41,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
 for number in range(6):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.float16):
-        loss = model(torch.randn(3, 4)).square().mean()
+        loss = model(torch.randn(3, 4)).float().square().mean()
     scaler.scale(loss * (float("inf") if number == 0 else 1)).backward()
     scaler.step(optimizer)
     scaler.update()
@@ -53,7 +53,7 @@ for number in range(4):
     optimizer.zero_grad()
     for _ in range(2):
         with torch.autocast("cpu", torch.float16):
-            loss = model(torch.randn(3, 4)).square().mean() / 2
+            loss = model(torch.randn(3, 4)).float().square().mean() / 2
         scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
@@ -64,7 +64,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
 for number in range(4):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.float16):
-        loss = model(torch.randn(3, 4)).square().mean()
+        loss = model(torch.randn(3, 4)).float().square().mean()
     scaler.scale(loss).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.unscale_(optimizer)
@@ -77,7 +77,7 @@ rest = torch.optim.SGD(model.parameters(), lr=0.01)  # an earlier choice that is
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
 for number in range(5):
     optimizer.zero_grad()
-    scaler.scale(model(torch.randn(3, 4)).square().mean() * float("inf")).backward()
+    scaler.scale(model(torch.randn(3, 4)).float().square().mean() * float("inf")).backward()
     scaler.step(optimizer)
     scaler.update()
 """

@@ -27,7 +27,7 @@ TRAINS = """
 for _ in range(5):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.float16):
-        loss = model(torch.randn(3, 4)).square().mean()
+        loss = model(torch.randn(3, 4)).float().square().mean()
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()

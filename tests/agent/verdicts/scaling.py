@@ -18,7 +18,7 @@ def train(model: Any, optimizer: Any, scaler: Any, dtype: torch.dtype = torch.fl
     for _ in range(5):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype):
-            loss = model(torch.randn(8, 6)).square().mean()
-        scaler.scale(loss.float()).backward()
+            loss = model(torch.randn(8, 6)).float().square().mean()
+        scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -114,10 +114,12 @@ class Precision:
     def _judge_eps(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             eps = group.get("eps")
-            if not isinstance(eps, float) or group.get("fused"):  # a fused kernel computes in float32
+            if not isinstance(eps, float):
                 continue
             for parameter in group["params"]:
                 dtypes = [state.dtype for state in _state_tensors(optimizer, parameter)]
+                if group.get("fused"):  # a fused kernel computes in float32
+                    dtypes = [torch.promote_types(dtype, torch.float32) for dtype in dtypes]
                 narrow = next((dtype for dtype in dtypes if vanishes(eps, dtype)), None)
                 if narrow is not None:
                     data: dict[str, Any] = {"where": name_of(optimizer), "eps": eps, "dtype": _dtype_name(narrow)}
@@ -148,8 +150,8 @@ class Precision:
 
 
 def vanishes(eps: float, dtype: torch.dtype) -> bool:
-    """Whether eps is at most half of the dtype's smallest number and rounds to zero."""
-    if not dtype.is_floating_point or eps <= 0:
+    """Whether eps is zero, or at most half of the dtype's smallest number, which rounds to zero."""
+    if not dtype.is_floating_point or eps < 0:
         return False
     info = torch.finfo(dtype)
     return eps <= info.smallest_normal * info.eps / 2

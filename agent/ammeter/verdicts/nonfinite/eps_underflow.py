@@ -27,13 +27,14 @@ def _conclude(state: SingleEventState) -> Finding:
         " gradients are finite and GradScaler does not skip the step."
     )
     caller = str(data.get("caller") or "")
+    size = f", {eps:g}, becomes zero in {dtype}{smallest}" if eps else " is 0"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The eps of {where} is zero in {dtype}",
-        cause=f"The eps of {where}{f' ({caller})' if caller else ''}, {eps:g}, becomes zero in {dtype}{smallest}, so it"
-        f" does not prevent a division by zero. {harm}",
-        fix=_fix(where, dtype, is_norm),
+        cause=f"The eps of {where}{f' ({caller})' if caller else ''}{size}, so it does not prevent a division by zero."
+        f" {harm}",
+        fix=_fix(where, dtype, eps, is_norm),
         module=where if is_norm else None,
         caller=caller or None,
         evidence={"where": where, "eps": eps, "dtype": dtype, "nan_share": bad},
@@ -41,8 +42,10 @@ def _conclude(state: SingleEventState) -> Finding:
     )
 
 
-def _fix(where: str, dtype: str, is_norm: bool) -> str:
-    safe = f"eps={SAFE_EPS[dtype]:g}" if dtype in SAFE_EPS else "an eps above the dtype's smallest normal number"
+def _fix(where: str, dtype: str, eps: float, is_norm: bool) -> str:
+    if not eps or dtype not in SAFE_EPS:
+        return f"Set the eps of {where} to torch's default. Restore weights that are NaN already from a checkpoint."
+    safe = f"eps={SAFE_EPS[dtype]:g}"
     if is_norm:
         return f"Keep {where} in float32 with {where}.float(), or set {safe}."
     return (

@@ -170,3 +170,18 @@ def test_the_eps_of_a_norm_is_told_where_torch_adds_it_in_half_precision(norm: A
             model[0](torch.randn(8, 12)).square().mean().backward()
             optimizer.step()
     assert ({"1.norm"} if really else set()) == {data["where"] for data in seen.usage().values()}
+
+
+@pytest.mark.parametrize(("eps", "tells"), [(0.0, True), (1e-50, True), (1e-12, False)])
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
+def test_an_eps_that_is_zero_in_float32_is_told(
+    eps: float, tells: bool, options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = torch.nn.Linear(12, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=eps, **options)
+    with watching(tmp_path, model, optimizer) as seen:
+        train(model, optimizer)
+    told = seen.usage().get("eps_below_dtype")
+    assert tells == (told is not None)
+    if told is not None:
+        assert ("AdamW", eps, "float32") == (told["where"], told["eps"], told["dtype"])

@@ -32,6 +32,12 @@ def test_an_optimizer_is_named_with_its_line_and_what_to_set() -> None:
     assert finding.module is None
 
 
+def test_an_eps_of_zero_needs_no_dtype_to_vanish_in() -> None:
+    finding = told(where="AdamW", eps=0.0, dtype="float32")
+    assert "The eps of AdamW is 0, so it does not prevent a division by zero." in finding.cause
+    assert finding.fix.startswith("Set the eps of AdamW to torch's default.")
+
+
 def test_a_norm_is_named_by_its_path() -> None:
     finding = told(where="blocks.1.norm", eps=1e-12, dtype="float16", bad=0.75)
     assert "An input without variance becomes NaN: in a test, 75 % of the outputs were NaN." in finding.cause

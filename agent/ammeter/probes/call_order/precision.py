@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ A call shows whether eps vanishes: some of them keep eps in float32 independent 
 
 
 class Precision:
-    """Checks each optimizer after its first step, then at powers of two.
+    """Checks each optimizer after its first step, at powers of two, and when a parameter has a new dtype.
 
     The first step creates the optimizer's state.
     """
@@ -51,6 +52,7 @@ class Precision:
         self._session = session
         self._events = events
         self._checked: set[int] = set()
+        self._dtypes: weakref.WeakKeyDictionary[torch.optim.Optimizer, set[torch.dtype]] = weakref.WeakKeyDictionary()
 
     def before_scaler_use(self, scaler: Any, optimizer: Any) -> None:
         """Reports float16 weights before the scaler's call, because GradScaler raises an error on their gradients."""
@@ -79,7 +81,14 @@ class Precision:
         """
         unseen(lambda: self._check(optimizer, first), ())
 
+    def has_new_dtype(self, optimizer: torch.optim.Optimizer, steps: int) -> bool:
+        """Whether a parameter has a dtype that none had at the last check. The parameters take turns."""
+        group = optimizer.param_groups[steps % len(optimizer.param_groups)]["params"]
+        known = self._dtypes.get(optimizer)
+        return known is not None and bool(group) and group[steps % len(group)].dtype not in known
+
     def _check(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
+        self._dtypes[optimizer] = {parameter.dtype for group in optimizer.param_groups for parameter in group["params"]}
         self._judge_weights(optimizer)
         self._judge_eps(optimizer)
         if first:

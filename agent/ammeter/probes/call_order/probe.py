@@ -162,5 +162,5 @@ class Usage:
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         steps = self._order.after_step(optimizer) if self._session.follows else 0
-        if steps and is_power_of_two(steps):
+        if steps and (is_power_of_two(steps) or self._precision.has_new_dtype(optimizer, steps)):
             self._precision.check(optimizer, first=steps == 1)

@@ -59,6 +59,17 @@ def test_half_weights_without_masters_are_told(kind: Any, dtype: torch.dtype, tm
     assert data["caller"].endswith(line_of(train, "optimizer.step"))
 
 
+def test_weights_that_become_half_later_are_told_at_once(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watching(tmp_path, model, optimizer) as seen:
+        train(model, optimizer, steps=19)
+        model.to(torch.bfloat16)
+        train(model, optimizer, steps=2, dtype=torch.bfloat16)
+    assert ["bfloat16"] == seen.usage()["half_weights"]["dtypes"]
+    assert 19 == seen.findings()["half-master-weights"].first_step
+
+
 @pytest.mark.parametrize("place", ["state", "list"])
 def test_half_weights_with_masters_are_not_told(place: str, tmp_path: Path) -> None:
     model = Model().bfloat16()

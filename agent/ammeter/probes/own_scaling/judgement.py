@@ -82,6 +82,15 @@ class Judgement:
         event, place, data = found
         yield event, {"caller": call_site.line_at(place), "scale": scale, "optimizer": _name(optimizer), **data}
 
+    def scale_when_read(self, use: Use) -> float:
+        """Returns the scale in the gradients at torch's clip, or before the optimizer without one; 1 if divided.
+
+        Gradients are read at that point.
+        """
+        scale = max([self._scale(scaled) for scaled in use.passes])
+        found = use.found if use.clip is None else use.clip.before
+        return scale if scale >= MIN_JUDGED_SCALE and typical(found) > 1 / math.sqrt(scale) else 1.0
+
     def _prove(self, use: Use) -> None:
         """Proves a scaler: the gradients are divided by a factor of the loss.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,7 @@ from ammeter.torch_hooks.hook_points import Group
 from ammeter.torch_hooks.loss_graph import OPAQUE
 
 if TYPE_CHECKING:
+    from ammeter.probes.gradients.reading import GradientReading
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.losses import BackwardLoss
     from ammeter.recording.row import Row
@@ -110,6 +112,10 @@ class OwnScaling:
                     row.events.append((event, data))
                     if event == "usage.loss_not_scaled":
                         self._emit_scaler(data["scale"])
+            scale = self._judgement.scale_when_read(use)
+            if scale != 1 and "gradients" in row.raw:
+                readings: list[GradientReading] = row.raw["gradients"]
+                row.raw["gradients"] = [replace(reading, scale=async_copy.number(scale)) for reading in readings]
 
     def _report_scaler(self, losses: Sequence[BackwardLoss]) -> None:
         """Reports a scaler of the program's own, which multiplies the loss before backward()."""

@@ -16,6 +16,8 @@ BACKWARD, RESUMED, CLIPPED, STEP = "backward", "resumed", "clipped", "step"
 MAX_NORM, CLIP_VALUE = "max_norm", "clip_value"
 """Kinds of points: after backward(), before another one, after torch's clip, before step(), and before torch's clip."""
 
+_USUAL = ((BACKWARD, STEP), (BACKWARD, MAX_NORM, CLIPPED, STEP), (BACKWARD, CLIP_VALUE, CLIPPED, STEP))
+
 MAX_POINTS = 64
 """Points of one step and optimizer that are kept; a step with more micro-batches is not judged."""
 
@@ -69,12 +71,12 @@ class ScaledStep:
         self.points.setdefault(key, []).append(point)
 
     def is_usual(self, scale: float) -> bool:
-        """Whether there is one backward pass, and only a division by the scale between it and the optimizer."""
+        """Whether there is one backward pass, and a division by the scale comes directly after it."""
         for points in self.points.values():
-            if [point.kind for point in points] != [BACKWARD, STEP]:
+            if tuple(point.kind for point in points) not in _USUAL:
                 return False
-            (_, produced, _, _), (_, received, _, _) = points
-            if produced is None or received is None or not is_divided(produced, received, scale):
+            produced, divided = points[0].sample, points[1].sample
+            if produced is None or divided is None or not is_divided(produced, divided, scale):
                 return False
         return len(self.passes) == 1 and bool(self.points)
 

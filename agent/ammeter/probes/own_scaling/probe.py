@@ -93,7 +93,7 @@ class OwnScaling:
             if self._own.value and not was_proven:
                 self._session.fast_path.disable()  # it records no scale
         if losses:
-            self._report_scaler(losses)
+            self._report_scaler(row, losses)
             if self._own.value:
                 self._record_scale(row, losses)
         if step is not None and not self._own.value:
@@ -111,25 +111,25 @@ class OwnScaling:
                     self._emitted.add(event)
                     row.events.append((event, data))
                     if event == "usage.loss_not_scaled":
-                        self._emit_scaler(data["scale"])
+                        self._emit_scaler(row, data["scale"])
             scale = self._judgement.scale_when_read(use)
             if scale != 1 and "gradients" in row.raw:
                 readings: list[GradientReading] = row.raw["gradients"]
                 row.raw["gradients"] = [replace(reading, scale=async_copy.number(scale)) for reading in readings]
 
-    def _report_scaler(self, losses: Sequence[BackwardLoss]) -> None:
+    def _report_scaler(self, row: Row, losses: Sequence[BackwardLoss]) -> None:
         """Reports a scaler of the program's own, which multiplies the loss before backward()."""
         scale = max(own_scale(loss.parts) for loss in losses) or self._own.value
         if scale:
-            self._emit_scaler(scale)
+            self._emit_scaler(row, scale)
         self._is_candidate = self._is_candidate or any(
             factor >= MIN_OWN_SCALE for loss in losses for factor in factors(loss.parts)
         )
 
-    def _emit_scaler(self, scale: float) -> None:
+    def _emit_scaler(self, row: Row, scale: float) -> None:
         if "scaler.seen" not in self._emitted:
             self._emitted.add("scaler.seen")
-            self._session.emit("scaler.seen", {"enabled": True, "scale": scale, "own": True})
+            row.events.append(("scaler.seen", {"enabled": True, "scale": scale, "own": True}))
 
     def _record_scale(self, row: Row, losses: Sequence[BackwardLoss]) -> None:
         before = self._own.value

@@ -151,7 +151,7 @@ class Missing:
 
     def _empty_step(self, optimizer: torch.optim.Optimizer, *, raises: bool) -> None:
         account = self._of(optimizer)
-        trained = list(_trained(optimizer))
+        trained = list(_trained(optimizer)) or list(_parameters(optimizer))
         if not trained or self._backward_line == "":
             self._searches = True  # nothing has run backward yet, so that no gradient can exist
             return
@@ -176,6 +176,8 @@ class Missing:
         leaves = self._leaves
         if not own & model and (model or (leaves and not leaves & self._owned())):
             return "other-parameters", ""
+        if not any(parameter.requires_grad for parameter in trained):
+            return "frozen", ""
         if leaves is None or not model:
             return "", ""
         if leaves & own:

@@ -19,13 +19,18 @@ MIN_ZERO_READINGS = 20
 """Readings in a row, from the start of the run, of gradients that are exactly zero. Weights that start at zero give
 zero gradients to a part of a model for one step, and a batch without a target gives them to all of it."""
 
+MIN_FLOAT16_SCALE = 256.0
+"""Loss scale from which the gradients of a usual loss do not all underflow in float16: those of its last layer are
+about 1e-4 or more, a thousand times its smallest number."""
+
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     """The state of no-gradients.
 
     Attributes:
         data: Data of the event that opened the verdict.
-        zeros: Readings so far, all of them zero; -1 after another one, or in a float16 run.
+        zeros: Readings so far, all of them zero; -1 after another one.
+        float16: Whether the run computes in float16.
         first: Step of the earliest of these.
         loss: The loss at the last of these.
     """
@@ -36,6 +41,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     first: int = -1
     loss: float = 0.0
     column: str = ""
+    float16: bool = False
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -49,8 +55,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _event(state: State, event: Event) -> State:
-    if event.name == "autocast.entered":  # gradients that underflow in float16 are another verdict's
-        return replace(state, zeros=-1) if event.data.get("dtype") == "float16" else state
+    if event.name == "autocast.entered":
+        return replace(state, float16=True) if event.data.get("dtype") == "float16" else state
     if state.opened.active:
         return state
     first = event.data.get("first_step", event.step)
@@ -64,6 +70,8 @@ def _rows(state: State, rows: View) -> State:
         return state
     norms = rows.scalar("grad_norm")
     read = measured(norms) & (rows.scalar("applied") > 0)
+    if state.float16:  # without a scale, gradients may underflow, which is another verdict's
+        read &= rows.scalar("scale") >= MIN_FLOAT16_SCALE
     if not read.any():
         return state
     for at, (step, (loss, norm)) in enumerate(rows.records("loss", "grad_norm")):
@@ -144,6 +152,7 @@ _CAUSES = {
     " has a gradient: the model was created again, copied or converted after the optimizer.",
     "replaced": "parts of the model were replaced after {optimizer} was created: {named} have gradients and belong to"
     " no optimizer, and tensors of the optimizer are no longer the model's and have no gradient.",
+    "frozen": "none of the parameters of {optimizer}{named} requires a gradient, so its steps skip all of them.",
     "no-graph-of-output": "the forward pass{at} recorded no graph, so none{many} of {optimizer} can get a"
     " gradient: it ran under torch.no_grad() or inference_mode(), or its parameters do not require gradients.",
     "no-graph": "backward(){at} was called on a loss without a graph: the loss does not depend on a parameter that"
@@ -169,6 +178,7 @@ _FIXES = {
     " converts the model, and pass watch() that model. Start the run again: it has trained nothing.",
     "replaced": "Create the optimizer after the parts are replaced, or call optimizer.add_param_group() with the new"
     " ones.",
+    "frozen": "Call requires_grad_(True) on the parameters to train before the forward pass.",
     "no-graph-of-output": "Run the forward pass{at} outside of torch.no_grad() and torch.inference_mode(), after"
     " model.train() and requires_grad_(True) on the parameters to train.",
     "no-graph": "Compute the loss{at} from the output of the model, without detach(), item(), .data, numpy() or"
@@ -204,7 +214,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="No gradients",
     question="Does an optimizer step parameters that get no gradient from the loss?",
-    columns=("grad_norm", "applied", "loss", "loss_backward"),
+    columns=("grad_norm", "applied", "loss", "loss_backward", "scale"),
     events=("usage.no_gradients", "autocast.entered"),
     state=State,
     judge=judge,

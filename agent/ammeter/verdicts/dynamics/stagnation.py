@@ -31,7 +31,11 @@ MIN_STEPS = 200
 20,000 steps would still be below MAX_RATIO."""
 
 WARMUP_STEPS = 64
-"""Applied steps after which readings count: the first ones of a warm-up are tiny."""
+"""Applied steps after which the last reading must have been made: the first ones of a warm-up are tiny."""
+
+MIN_READING_STEPS = 16
+"""Applied steps after which readings count. One before MIN_STEPS counts as the ratio that a linear warm-up would have
+reached by then."""
 
 MIN_READINGS = 3
 """Consecutive readings that must agree, for opening, or disagree, for closing."""
@@ -71,6 +75,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     steps: int = 0
     column: str = ""
     """The name of the loss, if the run has several."""
+    projected: tuple[float, ...] = ()
+    """The ratios, each multiplied as by a linear warm-up until MIN_STEPS."""
+    read_at: int = 0
+    """Value of `applied` at the last reading."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -114,9 +122,12 @@ def _rows(state: State, rows: View) -> State:
         )
         if state.applied == MEDIAN_LOSSES:
             state = replace(state, first=_median(state.losses), reference_step=int(rows.steps[at]))
-        if at in read and state.applied > WARMUP_STEPS:
+        is_read = at in read and state.applied > MIN_READING_STEPS
+        if is_read:
+            state = _with_reading(state, float(ratios[at]), float(rows.scalar("grad_norm")[at]))
+        if is_read or state.applied == MIN_STEPS:
             was_active = state.opened.active
-            state = _read(state, int(rows.steps[at]), float(ratios[at]), float(rows.scalar("grad_norm")[at]))
+            state = _decided(state, int(rows.steps[at]))
             if state.opened.active and not was_active:
                 state = replace(state, column=rows.loss_at(at))
         start = end
@@ -126,23 +137,32 @@ def _rows(state: State, rows: View) -> State:
 def _rows_to_reading(state: State, counted: list[int], read: set[int]) -> int:
     """Returns the number of rows up to the next one that matters.
 
-    That row is the end of the initial losses, or one with a reading.
+    That row is the end of the initial losses, one with a reading, or the first on which the verdict may be reached.
     """
     count = next((number for number, at in enumerate(counted, 1) if at in read), len(counted))
-    return min(count, MEDIAN_LOSSES - state.applied) if state.applied < MEDIAN_LOSSES else count
+    ends = (end - state.applied for end in (MEDIAN_LOSSES, MIN_STEPS) if state.applied < end)
+    return min(count, next(ends, count))
 
 
-def _read(state: State, step: int, ratio: float, norm: float) -> State:
-    ratios = (*state.ratios, ratio)[-MIN_READINGS:]
-    state = replace(state, ratios=ratios, norm=norm if math.isfinite(norm) else state.norm)
-    loss = _median(state.losses)
+def _with_reading(state: State, ratio: float, norm: float) -> State:
+    return replace(
+        state,
+        ratios=(*state.ratios, ratio)[-MIN_READINGS:],
+        projected=(*state.projected, ratio * max(1.0, MIN_STEPS / state.applied))[-MIN_READINGS:],
+        norm=norm if math.isfinite(norm) else state.norm,
+        read_at=state.applied,
+    )
+
+
+def _decided(state: State, step: int) -> State:
+    ratios, loss = state.ratios, _median(state.losses)
     if state.opened.active:
         return replace(state, opened=state.opened.until(step) if min(ratios) < MAX_RATIO else state.opened.over())
     if state.applied < MIN_STEPS:
         return state
     if loss <= MIN_LOSS or state.first - loss >= max(MIN_FALL_SHARE * state.first, _scatter(state.losses)):
-        return replace(state, past=True, losses=b"", ratios=())
-    if len(ratios) < MIN_READINGS or max(ratios) >= MAX_RATIO:
+        return replace(state, past=True, losses=b"", ratios=(), projected=())
+    if len(ratios) < MIN_READINGS or state.read_at <= WARMUP_STEPS or max(state.projected) >= MAX_RATIO:
         return state
     opened = state.opened.at(state.reference_step, step)
     return replace(state, opened=opened, loss=loss, ratio=max(ratios), norm_at_opening=state.norm, steps=state.applied)

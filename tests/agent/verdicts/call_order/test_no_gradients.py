@@ -46,10 +46,18 @@ def test_gradients_that_are_all_zero_are_found_after_twenty_readings() -> None:
 
 
 def test_zeros_after_a_gradient_and_zeros_in_float16_are_another_verdicts() -> None:
-    for stream in (Stream().good(norm=0.1), warm(1)):
+    for stream in (Stream().good(norm=0.1), warm(1), Stream().autocast()):
         for _ in range(40):
             stream.good(norm=0.0)
         assert NAME not in findings(stream)
+
+
+def test_zeros_in_float16_at_a_usual_loss_scale_are_no_underflow_of_all_gradients() -> None:
+    for scale, found in ((65536.0, True), (1.0, False)):
+        stream = Stream().autocast()
+        for _ in range(20):
+            stream.good(scale, norm=0.0)
+        assert found == (NAME in findings(stream))
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,6 +141,17 @@ def reset_too_late(model: Model) -> tuple[Any, Any, Any]:
     return model, sgd(model), step
 
 
+def frozen(model: Model) -> tuple[Any, Any, Any]:
+    """The loss requires a gradient all the same, for a term of its own."""
+
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        backward(loss_of(model) + torch.ones((), requires_grad=True).square())
+        optimizer.step()
+
+    return model.requires_grad_(False), sgd(model), step
+
+
 def of_another_part(model: Model) -> tuple[Any, Any, Any]:
     def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
         x, y = batch()
@@ -153,6 +172,7 @@ REASONS: dict[str, tuple[Callable[[Model], tuple[Any, Any, Any]], str]] = {
         (detached, "cut"),
         (from_its_numbers, "cut"),
         (reset_too_late, "reset"),
+        (frozen, "frozen"),
         (of_another_part, "unused"),
     )
 }

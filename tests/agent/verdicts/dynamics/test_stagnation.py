@@ -67,6 +67,15 @@ def test_readings_of_the_warm_up_do_not_count() -> None:
     assert {} == findings(stream)
 
 
+def test_a_short_run_with_few_readings_is_judged_at_its_two_hundredth_step() -> None:
+    for ratio, expected in ((1e-9, {"stagnation"}), (5e-6, set())):  # a warm-up may have come to more by then
+        stream = Stream()
+        for step in range(210):
+            more = {"update_ratio": ratio} if step in (40, 41, 128) else {}
+            stream.good(loss=2.1, **more)
+        assert expected == set(findings(stream))
+
+
 @pytest.mark.parametrize("event", ["checkpoint.restored", "optimizer.restored", "scaler.restored"])
 def test_a_run_that_goes_on_is_silent(event: str) -> None:
     assert {} == findings(still(600, stream=Stream().event(event)))

@@ -223,7 +223,8 @@ def _usual(numbers: deque[float]) -> float:
 def _uses_gradients(optimizer: Any, scale: float) -> bool:
     """Whether an optimizer is known to use the gradients as they are, with a learning rate that is not divided."""
     is_known = type(optimizer).__module__.startswith("torch.optim.") and getattr(optimizer, "grad_scale", None) is None
-    return is_known and all(float(group["lr"]) * scale >= 1 for group in optimizer.param_groups)
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return is_known and all(isinstance(rate, float) and rate * scale >= 1 for rate in rates)
 
 
 def _name(optimizer: Any) -> str:

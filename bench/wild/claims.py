@@ -18,6 +18,7 @@ _BAD = re.compile(r"(?:In (\d+) steps from (\d+) to (\d+)|At step (\d+)) the gra
 _APPLIED = re.compile(r"(\d+) such steps? (?:was|were) applied|The step was applied")
 _STEP = re.compile(r"\bsteps? (\d+)\b")
 _LINE = re.compile(r"\btrain\.py:(\d+)")
+_BAD_WEIGHT = re.compile(r"weights contain(?:ed)? NaN or Inf[^.]*?, (\S+) among them")
 _BAD_LOSS = re.compile(r"^Loss\b.* is (?:NaN|infinite) at step (\d+)")
 
 
@@ -47,9 +48,9 @@ class Truth:
 
 def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool) -> list[str]:
     """The statements of a finding that the oracle contradicts. steps: whether its steps are those of the recording."""
-    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights]
+    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights, _bad_weight]
     if steps and truth.recording.rows:
-        checks += [_first_step, _quoted_steps, _skips, _applied, _gradients, _loss]
+        checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss]
     return [f"{finding['verdict']}: {wrong}" for check in checks for wrong in check(finding, truth)]
 
 
@@ -63,6 +64,11 @@ def _first_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     begun, symptom = finding["first_step"], truth.symptom - truth.program.first_watched
     if 0 <= begun < symptom:
         yield f"began at step {begun}, but the first different number is that of step {symptom}"
+
+
+def _last_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    if finding.get("last_step", -1) > truth.last_step + 1:
+        yield f"held until step {finding['last_step']} of a run whose last one is {truth.last_step}"
 
 
 def _quoted_steps(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
@@ -132,6 +138,18 @@ def _weights(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     says = finding["verdict"] == "nonfinite-weights" or "the weights contain NaN or Inf" in _text(finding)
     if says and not any(row.bad_weights for row in truth.recording.rows) and truth.recording.code == 0:
         yield "weights with NaN or Inf, but all were finite at every step"
+
+
+def _bad_weight(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """Parameters that are said to contain NaN or Inf. A run that died may have had them after its last row."""
+    rows = (*truth.recording.rows, *truth.recording.other_rows)
+    bad = {name for row in rows for name in row.bad_weights}
+    named = set(_BAD_WEIGHT.findall(_text(finding)))
+    if finding["verdict"] == "nonfinite-weights" and finding.get("tensor"):
+        named.add(finding["tensor"])
+    for name in sorted(named & set(truth.recording.names) - bad):
+        if truth.recording.code == 0:
+            yield f"{name} with NaN or Inf, but it was finite at every step"
 
 
 def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

@@ -25,7 +25,7 @@ def finding(cause: str = "", **more: Any) -> dict[str, Any]:
 TRUE = [
     finding(module="a", caller="train.py:3"),
     finding("GradScaler skipped 9 steps from 11 to 19."),
-    finding("the loss scale is 1024 (2^10)"),
+    finding("the loss scale is 1024 (2^10)", last_step=19),
     finding("In 9 steps from 11 to 19 the gradients contained NaN or Inf."),
     finding(title="Loss is NaN at step 12"),
     finding("The training loss was NaN 9 times. No reading has found NaN or Inf in the weights since."),
@@ -33,6 +33,10 @@ TRUE = [
 
 FALSE = {
     "began at step 9": finding(first_step=9),
+    "held until step 99": finding(last_step=99),
+    "b with NaN or Inf": finding(
+        "2 such steps were applied, and the weights contain NaN or Inf since then, b among them."
+    ),
     "names step 99": finding("since step 99"),
     "weights stood still in 9": finding("GradScaler skipped 12 steps from 8 to 19."),
     "a scale of 2^30": finding("the loss scale is 1.07e+09 (2^30)"),

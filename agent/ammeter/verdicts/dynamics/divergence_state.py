@@ -7,7 +7,7 @@ import math
 import msgspec
 from msgspec.structs import replace
 
-from ammeter.verdicts.dynamics.divergence_trace import Trace
+from ammeter.verdicts.dynamics.divergence_trace import Trace, magnitude
 from ammeter.verdicts.framework.lifecycle import Lifecycle
 
 MIN_EXPLODED, MIN_ENORMOUS = 8, 3
@@ -108,7 +108,7 @@ def kind_of(state: State, before: Trace, trace: Trace, step: int, loss: float) -
     if not math.isfinite(loss):
         if before.nonfinite:
             return ""
-        rose = before.peak >= MIN_RISE_BEFORE_NAN * before.reference or before.far >= MIN_FAR_BEFORE_NAN
+        rose = abs(before.peak) >= MIN_RISE_BEFORE_NAN * before.reference or before.far >= MIN_FAR_BEFORE_NAN
         ruinous = any(at >= step - STEPS_TO_NAN and ratio >= RUINOUS_STEP for at, ratio in state.ratios)
         return "nan" if ruinous or (before.since and before.far and rose) else ""
     if trace.exploded >= MIN_EXPLODED or trace.enormous >= MIN_ENORMOUS:
@@ -187,7 +187,7 @@ def continued(state: State, step: int, loss: float, known: bool) -> State:
     if not math.isfinite(loss):
         nan_step = step if state.nan_step < 0 else state.nan_step
         return replace(state, opened=state.opened.until(step), calm=0, nan_step=nan_step)
-    if loss > state.bound:
+    if loss > state.bound or (state.peak < 0 and magnitude(loss, state.bound) > 1):
         return _grown(replace(state, opened=state.opened.until(step), calm=0), loss)
     if state.calm + 1 < RECOVERED_LOSSES:
         return replace(state, calm=state.calm + 1)
@@ -203,7 +203,7 @@ def _grown(state: State, loss: float) -> State:
     return replace(
         state,
         kind="exploded" if exploded else state.kind,
-        peak=max(state.peak, loss),
+        peak=max(state.peak, loss, key=abs),
         norm=state.norm_peak if state.norm_peak > 0 else state.norm,
     )
 

@@ -26,6 +26,10 @@ EXPLODED_RATIO = 1e3
 """Ratio of an explosion. Sums over sequences of other lengths differ by 100 at most, and weights of rare samples
 multiply a loss by as much."""
 
+FALLEN_RATIO = EXPLODED_RATIO
+"""Ratio from which a negative loss counts as far, by its magnitude: losses that are negative by nature, as logarithms
+of densities, fall slowly, and the level follows them."""
+
 ENORMOUS_RATIO = 1e6
 """Ratio that needs no longer series: data and weights of samples do not span six decades."""
 
@@ -43,6 +47,12 @@ SETTLED_LOSSES = 96
 loss that grows with what is learnt, such as the error of values in reinforcement learning, takes longer to explode."""
 
 
+def magnitude(loss: float, reference: float) -> float:
+    """Returns the ratio of a loss to its reference; that of a fallen loss without its sign."""
+    ratio = loss / reference
+    return abs(ratio) if ratio <= -FALLEN_RATIO else ratio
+
+
 class Trace(msgspec.Struct, frozen=True, array_like=True):
     """One loss.
 
@@ -53,7 +63,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         since: Number of losses in the present episode; 0 outside of one.
         left: Step of the episode's first far loss.
         before: The loss before it.
-        peak: Largest loss of the episode.
+        peak: Loss of the episode with the largest magnitude.
         far, exploded, enormous: Losses since the last one near the level that exceed each ratio.
         explosions: Losses of the episode that exceed EXPLODED_RATIO.
         near: Consecutive losses near the level.
@@ -105,7 +115,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         aged = np.arange(before, len(own)) - LAG_LOSSES
         levels = np.where(aged > 0, np.maximum(lowest, highest[np.maximum(aged - 1, 0)]), lowest)
         with np.errstate(invalid="ignore"):
-            far = ~(losses <= FAR_RATIO * levels)
+            far = ~(losses <= FAR_RATIO * levels) | (losses <= -FALLEN_RATIO * levels)
         far |= ~np.isfinite(losses)
         return int(np.argmax(far)) if far.any() else len(losses)
 
@@ -124,7 +134,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         if not math.isfinite(loss):
             return self if self.nonfinite else replace(self, nonfinite=True)
         trace = replace(self, nonfinite=False) if self.nonfinite else self
-        ratio = loss / trace.reference
+        ratio = magnitude(loss, trace.reference)
         if not trace.since and (ratio <= FAR_RATIO or math.isnan(trace.first)):
             after = -1 if trace.aftermath < 0 else trace.aftermath + 1
             return replace(trace.accept(np.array([loss], np.float32)), aftermath=after)
@@ -136,7 +146,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
             trace,
             tail=(trace.tail + struct.pack("<f", loss))[-4 * LAG_LOSSES :],
             since=trace.since + 1,
-            peak=max(trace.peak, loss),
+            peak=max(trace.peak, loss, key=abs),
             near=trace.near + 1 if is_near else 0,
             far=0 if is_near else trace.far + 1,
             exploded=0 if is_near else trace.exploded + explodes,

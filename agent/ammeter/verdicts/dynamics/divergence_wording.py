@@ -30,6 +30,8 @@ def title(state: State) -> str:
         return f"The loss{which} exploded at step {state.opened.first} and stays at its initial value"
     if math.isnan(state.peak):
         return f"A step replaced the weights, and the loss{which} is {wording.number(state.loss)}"
+    if state.peak < 0:
+        return f"The loss{which} falls from {state.before:.3g} to {state.peak:.3g}, far below its level"
     return f"The loss{which} rises from {state.before:.3g} to {state.peak:.3g}, far above its level"
 
 
@@ -45,19 +47,23 @@ def fix(state: State) -> str:
             f" If the learning rate worked until then, check the batch and the changes at step {state.opened.first}:"
             " data, schedule, a term of the loss."
         )
+    if state.peak < 0:
+        rate = f"Check the sign of the loss: minimised without a lower limit, it diverges. {rate}"
     restart = wording.earlier(state.opened.first)
     return f"{rate}{batch} Restore {restart}: the present weights are far from those that worked."
 
 
 def _course(state: State) -> str:
     first, which = state.opened.first, wording.of_loss(state.column)
+    moved = "fell" if state.peak < 0 else "rose"
     began = "" if state.before == state.start else f" (at the start: {state.start:.4g})"
     if state.kind == "drifting":
         return f"the median of the last losses{which} is {state.loss:.4g}, above the initial {state.start:.4g}"
     if state.kind == "flat":
         return (
-            f"the loss{which} rose from {state.before:.4g} to {state.peak:.4g} at step {first} and the steps after it;"
-            f" the median of the later losses is {state.loss:.4g}, no lower than the initial {state.start:.4g}"
+            f"the loss{which} {moved} from {state.before:.4g} to {state.peak:.4g} at step {first} and the steps"
+            f" after it; the median of the later losses is {state.loss:.4g}, no lower than the initial"
+            f" {state.start:.4g}"
         )
     if math.isnan(state.peak):
         return (
@@ -66,7 +72,7 @@ def _course(state: State) -> str:
         )
     value = "" if state.kind == "nan" else f" (step {state.opened.step}: {state.loss:.4g})"
     end = f", and was NaN or infinite at step {state.nan_step}" if state.nan_step >= 0 else ""
-    return f"the loss{which} rose from {state.before:.4g}{began} to as much as {state.peak:.4g}{value}{end}"
+    return f"the loss{which} {moved} from {state.before:.4g}{began} to as much as {state.peak:.4g}{value}{end}"
 
 
 def _steps(state: State) -> str:

@@ -64,6 +64,18 @@ def test_a_loss_that_explodes_is_found_from_the_loss_alone(factor: float, begin:
     assert finding.opened_step <= finding.first_step + 24
 
 
+@pytest.mark.parametrize("cut", [0, 1, 7])
+@pytest.mark.parametrize("factor", [2.0, 4.0, 60.0])
+def test_a_loss_of_the_wrong_sign_that_explodes_is_found(factor: float, cut: int) -> None:
+    finding = judged(-exploding(factor, 20, 80), norms=None, cut=cut)
+    assert finding
+    assert ("page", True) == (finding.severity, finding.active)
+    assert 20 < finding.first_step <= 32
+    assert "The loss falls from" in finding.title
+    assert finding.fix.startswith("Check the sign of the loss")
+    assert finding == judged(-exploding(factor, 20, 80), norms=None)
+
+
 @pytest.mark.parametrize("ending", [math.nan, math.inf])
 @pytest.mark.parametrize("rise", [[90.0], [8.0, 70.0], [9.0, 20.0, 15.0], [1e7, 1e20]])
 @pytest.mark.parametrize("before", [1, 40])
@@ -170,6 +182,11 @@ def negative(dice: np.random.Generator, count: int) -> Numbers:
     return np.asarray(-300 - np.arange(count) + 200 * dice.normal(size=count))
 
 
+def log_densities(dice: np.random.Generator, count: int) -> Numbers:
+    """As of a flow, whose loss falls by four decades within the run."""
+    return np.asarray(2.0 - 10 ** (4 * np.arange(count) / max(count, 300)) * noisy(dice, count))
+
+
 def annealed(dice: np.random.Generator, count: int) -> Numbers:
     return np.asarray(90 * noisy(dice, count) + np.minimum(np.arange(count), 400))
 
@@ -178,7 +195,7 @@ LOOK_ALIKES: dict[str, Callable[[np.random.Generator, int], Numbers]] = {
     function.__name__.replace("_", " "): function
     for function in (
         *(bumps, from_zero, rewards, bootstrapped, sums_of_other_lengths, a_longer_context, large_squares),
-        *(game, spikes, restarts, running_sum, negative, annealed),
+        *(game, spikes, restarts, running_sum, negative, log_densities, annealed),
     )
 }
 

@@ -63,9 +63,13 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         return self.module or "the model's own code"
 
     def refines(self, other: NonfiniteOrigin) -> bool:
-        """Whether this origin, found later in the same series, names the module that the other leaves open."""
-        is_open = other.kind == "forward" and not (other.module or other.behind)
-        return is_open and self.kind == "forward" and bool(self.module)
+        """Whether this origin, found later in the same series, names the module that the other leaves open.
+
+        The graph of a loss names the module around an operator; hooks name the part of it that has the operator.
+        """
+        if other.kind != "forward" or self.kind != "forward" or not self.module or other.behind:
+            return False
+        return not other.module or self.module.startswith(f"{other.module}.")
 
     def words(self) -> str:
         """Returns one sentence with a leading space; empty while nothing is known."""

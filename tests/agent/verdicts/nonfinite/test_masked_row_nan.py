@@ -37,6 +37,14 @@ def test_a_softmax_that_makes_nan_is_named_with_the_sample() -> None:
     assert "masked = masked & ~masked.all(-1, keepdim=True)" in finding.fix
 
 
+def test_a_part_of_the_module_that_is_found_later_is_named_instead() -> None:
+    stream = warm(40).bad(65536, last=5, loss=float("nan"))
+    stream = born(stream, **{**SOFTMAX, "module": "layer", "class": "", "confidence": "graph", "since": 0})
+    stream = born(stream.bad(32768, last=5, loss=float("nan")), **SOFTMAX, since=1)
+    finding = findings(stream)["masked-row-nan"]
+    assert ("layer.softmax", 40) == (finding.module, finding.first_step)
+
+
 @pytest.mark.parametrize(
     ("data", "fires"),
     [

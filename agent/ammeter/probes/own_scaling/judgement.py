@@ -116,7 +116,7 @@ class Judgement:
         last, divisor = use.passes[-1], _divisor(use)
         usual = max((scale for scale in _candidates(last) if _is_usual(scale)), default=0.0)
         is_not_scaled = bool(divisor) and last.is_plain and not _candidates(last) and divisor != len(use.passes)
-        is_not_divided = usual > 0 and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual)
+        is_not_divided = usual > 0 and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual, use.rate)
         if not self._graph.is_float16 or not (is_not_scaled or is_not_divided):
             self._constant = self._constant if last.is_opaque else 0
             return
@@ -220,11 +220,20 @@ def _usual(numbers: deque[float]) -> float:
     return sorted(numbers)[int(USUAL_QUANTILE * (len(numbers) - 1))]
 
 
-def _uses_gradients(optimizer: Any, scale: float) -> bool:
-    """Whether an optimizer is known to use the gradients as they are, with a learning rate that is not divided."""
-    is_known = type(optimizer).__module__.startswith("torch.optim.") and getattr(optimizer, "grad_scale", None) is None
+def _uses_gradients(optimizer: Any, scale: float, rate: float) -> bool:
+    """Whether an optimizer uses the gradients as they are, with a learning rate that is not divided by the scale.
+
+    Of an optimizer that is not torch's, the change of the weights shows it.
+
+    Args:
+        rate: ratio of the change of the weights to the gradients, 0 if unknown.
+    """
     rates = [group.get("lr") for group in optimizer.param_groups]
-    return is_known and all(isinstance(rate, float) and rate * scale >= 1 for rate in rates)
+    if not all(isinstance(number, float) and number * scale >= 1 for number in rates):
+        return False
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return getattr(optimizer, "grad_scale", None) is None
+    return bool(rate * 2 >= min(rates))
 
 
 def _name(optimizer: Any) -> str:

@@ -76,6 +76,7 @@ class OwnScaling:
             patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", before=by_value, after=clipped),
             patch.function(torch.nn.utils, "clip_grad_value_", before=by_value, after=clipped),
             optimizer_steps.before(guard(self._stepping)),
+            optimizer_steps.after(guard(self._stepped)),
         ]
         self._group = Group(handles)
         return handles
@@ -203,6 +204,15 @@ class OwnScaling:
             return
         if closure_in(args, kwargs) is None:
             self._sample(row, step, optimizer, STEP, 0, call_site.place())
+            weights = None if self._own.value or not self._is_on_host else self._samples.weights(optimizer)
+            if weights is not None:
+                step.weights[id(optimizer)] = weights, None
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        """Samples the weights after the step of an optimizer whose gradients may be scaled."""
+        step = self._session.row.raw.get(KEY)
+        if step is not None and id(optimizer) in step.weights:
+            step.weights[id(optimizer)] = step.weights[id(optimizer)][0], self._samples.weights(optimizer)
 
     def _sample_all(
         self, row: Row, step: ScaledStep, kind: str, number: float = 0, place: call_site.Place = call_site.NOWHERE

@@ -40,6 +40,11 @@ class Samples:
         grads = self._gradients(optimizer)
         return unseen(lambda: _sampled(grads), grads) if grads else None
 
+    def weights(self, optimizer: torch.optim.Optimizer) -> Sample | None:
+        """Returns the elements of the weights whose gradients are sampled."""
+        weights = [parameter for ref in self._chosen.get(optimizer, ()) if (parameter := ref()) is not None]
+        return unseen(lambda: _sampled(weights), weights) if weights else None
+
     def state(self, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
         """Returns identity and version of the sampled gradients."""
         return tuple(number for grad in self._gradients(optimizer) for number in (id(grad), version(grad)))

@@ -60,12 +60,14 @@ class ScaledStep:
         passes: the backward passes.
         points: optimizer id -> points in order.
         graph: properties of the loss's graph, if it was examined.
+        weights: optimizer id -> sampled weights before and after step(), while no scaler is proven.
     """
 
     passes: list[Pass] = field(default_factory=list)
     points: dict[int, list[Point]] = field(default_factory=dict)
     graph: Any = None
     losses_before: int = 0
+    weights: dict[int, tuple[Sample, Sample | None]] = field(default_factory=dict)
 
     def add(self, key: int, point: Point) -> None:
         self.points.setdefault(key, []).append(point)
@@ -86,7 +88,18 @@ class ScaledStep:
             if len(points) <= MAX_POINTS and points[-1].kind == STEP:
                 use = _use(self.passes, points)
                 if use is not None:
+                    use.rate = self._rate(key, use)
                     yield key, use
+
+    def _rate(self, key: int, use: Use) -> float:
+        """Returns the ratio of the change of the weights to the gradients that the optimizer received."""
+        before, after = self.weights.get(key, (None, None))
+        if before is None or after is None or len(before.values) != len(use.received.values):
+            return 0.0
+        moves = [abs(new - old) for old, new in zip(before.values, after.values, strict=True)]
+        rates = [move / abs(grad) for move, grad in zip(moves, use.received.values, strict=True) if grad]
+        rate = typical(rates)
+        return rate if rate == rate else 0.0
 
 
 @dataclass
@@ -110,6 +123,7 @@ class Use:
         found: ratios from the last backward() to step(), without torch's clips.
         clip: the last of torch's clips.
         produced, received: the samples after the last backward() and before step().
+        rate: ratio of the change of the weights to the gradients, 0 if unknown.
     """
 
     passes: list[Pass]
@@ -120,6 +134,7 @@ class Use:
     produced: Sample
     received: Sample
     place: call_site.Place
+    rate: float = 0.0
 
     @property
     def ratio(self) -> float:

@@ -99,6 +99,25 @@ def test_a_mistake_from_the_first_step_on_is_found(kind: type[Raw], tmp_path: Pa
     assert names[kind] in found(kind(COURSES["always"]), tmp_path)
 
 
+class Momentum(torch.optim.SGD):
+    """An optimizer of the program's own. divisor: what it divides the gradients by itself."""
+
+    divisor = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            parameter -= self.param_groups[0]["lr"] * parameter.grad / self.divisor
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_an_optimizer_that_divides_by_itself_is_right(divides: bool, tmp_path: Path) -> None:
+    program = Undivided(COURSES["always"])
+    program.optimizer = optimizer = Momentum(program.parameters, lr=1e-3)
+    optimizer.divisor = program.scale if divides else 1.0
+    assert ("gradients-not-unscaled" in found(program, tmp_path)) is not divides
+
+
 @pytest.mark.parametrize("kind", [Clipped, ClippedByHand])
 def test_one_clip_before_the_division_is_found(kind: type[Clipped], tmp_path: Path) -> None:
     findings = found(kind(COURSES["once"]), tmp_path)

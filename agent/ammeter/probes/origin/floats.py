@@ -64,12 +64,14 @@ def inside(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has floating-point numbers. FSDP frees the memory of weights that a graph still refers to."""
     return (
         tensor.dtype in _READABLE_DTYPES
         and tensor.layout is torch.strided
         and has_numbers(tensor)
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and tensor.numel() > 0
+        and tensor.data_ptr() != 0
     )
 
 

@@ -11,7 +11,9 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import ammeter
 from tests.agent.networks import Network, train
+from tests.agent.training import stream
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -124,3 +126,25 @@ def test_a_weight_that_is_not_finite_is_the_origin(tmp_path: Path) -> None:
 
     step, found = _first(train(lambda: _network(lambda x: x), tmp_path, before=before, dtype=None))
     assert (ONSET_STEP, "weights", "1.leave.weight") == (step, found["kind"], found["tensor"])
+
+
+def test_the_search_changes_no_bit_of_the_weights(tmp_path: Path) -> None:
+    def trained(folder: Path | None) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        network = _network(lambda x: torch.dropout(x, 0.5, True) / (x - x))
+        optimizer, scaler = torch.optim.SGD(network.model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+        run = ammeter.watch(network.model, optimizer, scaler, dir=folder) if folder else None
+        for _ in range(8):
+            with torch.autocast("cpu", torch.float16):
+                loss = network.loss() + torch.rand(()) * 0
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        if run:
+            run.close()
+            _, frames = stream(run.id, tmp_path)
+            assert "graph" in [frame.data.get("confidence") for frame in frames if hasattr(frame, "data")]
+        return [*network.model.state_dict().values(), torch.rand(3)]
+
+    assert all(map(torch.equal, trained(tmp_path), trained(None)))

@@ -277,6 +277,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.update_between_optimizers": _update_between,
     "usage.mixed_scale": _mixed,
     "usage.gradients_not_reset": _not_reset,
+    "usage.changed_while_scaled": lambda _: "the program changes gradients that are still scaled",
     "usage.step_not_updated": lambda _: "scaler.step() was called twice without scaler.update() between, which raises",
     "usage.scaler_rebuilt": _rebuilt,
     "usage.scaler_not_restored": _not_restored,

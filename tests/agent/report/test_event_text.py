@@ -31,6 +31,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": "Adam", "after": "skipped"},
         "a skipped step, so its NaN or Inf remains",
     ),
+    "usage.changed_while_scaled": ({"optimizer": "SGD"}, "changes gradients that are still scaled"),
     "usage.step_not_updated": ({}, "without scaler.update() between"),
     "usage.scaler_rebuilt": ({"optimizer": "Adam", "scale": 65536.0}, "its first scale, 65536 (2^16): create it once"),
     "usage.scaler_not_restored": ({"optimizer": "Adam", "scale": 65536.0}, "save and load scaler.state_dict()"),

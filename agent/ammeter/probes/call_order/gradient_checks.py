@@ -14,6 +14,7 @@ from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.gradients import gradient
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class GradientChecks:
         """
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if is_check_due(checked):
-            account.record(leftover=_largest(account.parameters()))
+            account.record(leftover=_largest(account.parameters()), added_line=call_site.line())
 
     def not_reset(self, account: OptimizerGradients) -> None:
         if account.leftover is None:
@@ -115,6 +116,7 @@ class GradientChecks:
             optimizer=name_of(account.optimizer()),
             after=account.outcome,
             left=account.leftover,
+            backward=account.added_line,
             scale=scale_of(account.scaler()),
         )
 

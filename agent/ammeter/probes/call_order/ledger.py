@@ -44,6 +44,7 @@ class OptimizerGradients:
         scaler: the scaler that unscaled or stepped it last.
         outcome: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
         leftover: largest element of used gradients just before backward() adds to them.
+        added_line: line of the backward() that adds to them.
         stale: whether backward() has added to used gradients.
         marks: the scale() calls that the gradients are multiplied by.
         unscaled_line: line of a backward() on a loss that was not scaled.
@@ -53,7 +54,17 @@ class OptimizerGradients:
     """
 
     __slots__ = (
-        *("_first", "_has_details", "_sample_ref", "attempted", "everything", "float16_line", "leftover", "marks"),
+        *(
+            "_first",
+            "_has_details",
+            "_sample_ref",
+            "added_line",
+            "attempted",
+            "everything",
+            "float16_line",
+            "leftover",
+            "marks",
+        ),
         *("optimizer", "outcome", "own", "samples", "scale", "scaler", "seen", "stale", "steps", "unscaled_line"),
         "update_line",
     )
@@ -87,12 +98,13 @@ class OptimizerGradients:
             self._has_details = False
             self.leftover: Any = None
             self.scale: Any = None
-            self.unscaled_line = self.float16_line = self.update_line = ""
+            self.unscaled_line = self.float16_line = self.update_line = self.added_line = ""
 
     def record(self, **details: Any) -> None:
         """Stores rare attributes until the gradients are used."""
         self._has_details = True
         self.leftover = details.get("leftover", self.leftover)
+        self.added_line = details.get("added_line", self.added_line)
         self.scale = details.get("scale", self.scale)
         self.unscaled_line = details.get("unscaled_line", self.unscaled_line)
         self.float16_line = details.get("float16_line", self.float16_line)

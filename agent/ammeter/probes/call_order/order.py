@@ -40,7 +40,9 @@ class Order:
         self._root: Mark | None = None
         self._unmarkable = False
         self._walks = 0
-        self._close_checks = 0
+        self._close_checks = self._changes = 0
+        self._last_change: dict[int, int] = {}
+        """id of an optimizer -> last step in which the program changed its scaled gradients."""
 
     def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Marks the outputs after scale() of an enabled scaler."""
@@ -139,13 +141,24 @@ class Order:
         if account is None or account.attempted == self._session.row.step:
             return False
         account.scaler = weakref.ref(scaler)
-        self._accept_changes(account)
+        if self._accept_changes(account) and account.marks:
+            self._changed_while_scaled(optimizer)
         if account.unscaled_line:
             self._checks.loss_not_scaled(account, scaler)
         if account.update_line:
             self._checks.update_before_use(account, scaler, self._updates.get(id(scaler), 0))
         self._use(account, "skipped")
         return True
+
+    def _changed_while_scaled(self, optimizer: Any) -> None:
+        """Reports a change of scaled gradients, and has their norms read if the step before had none."""
+        step = self._session.row.step
+        self._events.emit_once("usage.changed_while_scaled", optimizer=name_of(optimizer))
+        if self._last_change.get(id(optimizer), -2) < step - 1:
+            self._changes += 1
+            if is_check_due(self._changes):
+                self._session.governor.norm_schedule.gradients_changed(step)
+        self._last_change[id(optimizer)] = step
 
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
         """Reports a second scaler.step() without update(), at which torch raises an error."""

@@ -5,6 +5,7 @@
   unread step, or, while `guarantees` is set, every PAIR_INTERVAL-th of them.
 - After a jump of the loss, a skipped step or a change of the loss scale, the next norms are read at once; the spectrum
   of exponents is read with them after a skipped step or a change of the scale.
+- Gradients that the program changes while they are scaled, unlike in the step before, are read, too.
 
 Requests are limited in number, so that they cost little in a run whose loss jumps, or which skips, in every step.
 """
@@ -55,6 +56,10 @@ class NormSchedule:
         self._jumped_at = step
         self._required_until = max(self._required_until, step + 1)
         return True
+
+    def gradients_changed(self, step: int) -> None:
+        """Requires the norms of this step, whose gradients the program has changed while they were scaled."""
+        self._required_until = max(self._required_until, step)
 
     def scale_changed(self, step: int) -> None:
         """Requires norms and spectrum of this step, the first one with the new scale."""

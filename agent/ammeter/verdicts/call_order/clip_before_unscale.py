@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ammeter.verdicts.call_order import own_scaling
+from ammeter.verdicts.call_order.clip_dips import Dips, follow_dips
 from ammeter.verdicts.call_order.clip_signature import ConstantNorm, follow
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -45,13 +46,19 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the program scales its loss itself."""
     data: dict[str, Any] = {}
     """Data of the event on a program that scales its loss itself."""
+    dips: Dips = Dips()
+    """Evidence of such a clip in some steps only."""
+    unscaled_at: str = ""
+    """Line of a call that unscaled gradients which the program had changed since backward()."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("usage.clip_before_unscale", "scaler.seen"):
+    for part in view.parts("usage.clip_before_unscale", "usage.changed_while_scaled", "scaler.seen"):
         if isinstance(part, Event) and part.name == "scaler.seen":
             state = replace(state, own=True) if part.data.get("own") else state
+        elif isinstance(part, Event) and part.name == "usage.changed_while_scaled":
+            state = replace(state, unscaled_at=state.unscaled_at or truncated(str(part.data.get("caller", ""))))
         elif isinstance(part, Event):
             state = _event(state, part)
         elif isinstance(part, View) and not state.opened.active:
@@ -77,14 +84,24 @@ def _limit(event: Event) -> float:
 
 
 def _rows(state: State, rows: View) -> State:
-    constant_norm, at = follow(state.constant_norm, rows, _is_harmful_after_division if state.own else _is_harmful)
-    if at is None:
-        return state if constant_norm is state.constant_norm else replace(state, constant_norm=constant_norm)
-    opened = state.opened.at(constant_norm.first, int(rows.steps[at]))
-    scale = float(rows.scalar("scale")[at])
-    return replace(
-        state, opened=opened, limit=constant_norm.high, scale=scale, constant_norm=constant_norm, by_norm=True
+    constant_norm, by_constant = follow(
+        state.constant_norm, rows, _is_harmful_after_division if state.own else _is_harmful
     )
+    dips, by_dips = (state.dips, None) if state.own else follow_dips(state.dips, rows, _is_harmful)
+    if by_constant is not None and (by_dips is None or by_constant <= by_dips):
+        state = replace(state, constant_norm=constant_norm, dips=Dips())
+        return _by_norm(state, rows, by_constant, constant_norm.first, constant_norm.high)
+    if by_dips is not None:
+        state = replace(state, constant_norm=ConstantNorm(), dips=dips)
+        return _by_norm(state, rows, by_dips, dips.first, dips.norm)
+    if constant_norm is state.constant_norm and dips is state.dips:
+        return state
+    return replace(state, constant_norm=constant_norm, dips=dips)
+
+
+def _by_norm(state: State, rows: View, at: int, first: int, limit: float) -> State:
+    opened = state.opened.at(first, int(rows.steps[at]))
+    return replace(state, opened=opened, limit=limit, scale=float(rows.scalar("scale")[at]), by_norm=True)
 
 
 def _is_harmful(limit: float, scale: float) -> bool:
@@ -142,21 +159,35 @@ def _shown_by_size(state: State) -> Finding:
 
 
 def _unknown_place(state: State, remaining: float) -> Finding:
+    at = f" at {state.unscaled_at}" if state.unscaled_at else ""
+    after = f"after the call{at} unscales them" if at else "after unscaling"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title="Gradients are limited before unscale_",
-        cause="The program limits the norm of gradients that are still multiplied by the loss scale of"
-        f" {wording.scale(state.scale)}, so after unscaling they are far too small. For"
-        f" {state.constant_norm.steps} steps the scaled norm was {state.limit:.4g}, constant to a thousandth, while its"
-        f" parts changed; unscaled, a norm of {remaining:.2g} remains. {EFFECT}",
+        cause=f"The program limits the norm of gradients that are still multiplied by the loss scale of"
+        f" {wording.scale(state.scale)}, so {after} they are far too small. {_observed(state)}; unscaled, a"
+        f" norm of {remaining:.2g} remains. {EFFECT}",
         fix="Find the code that limits the gradients between backward() and step(), and divide the gradients by the"
         " scale before it."
         if state.own
-        else "Find the code that limits the gradients between backward() and scaler.step(optimizer), and call"
-        " scaler.unscale_(optimizer) before it.",
+        else "Find the code that limits the gradients between backward() and"
+        f" {f'the call{at}' if at else 'scaler.step(optimizer)'}, and call scaler.unscale_(optimizer) before it.",
+        caller=state.unscaled_at or None,
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
         **lifecycle_fields(state.opened),
+    )
+
+
+def _observed(state: State) -> str:
+    if state.constant_norm.complete:
+        return (
+            f"For {state.constant_norm.steps} steps the scaled norm was {state.limit:.4g}, constant to a thousandth,"
+            " while its parts changed"
+        )
+    return (
+        f"In {state.dips.count} steps the scaled norm was {state.limit:.4g}, the same each time, while its parts"
+        f" changed; the unscaled norm of other steps is {state.dips.usual:.2g}"
     )
 
 
@@ -166,7 +197,7 @@ VERDICT = Verdict(
     title="Clipping before unscaling",
     question="Are gradients clipped while they are still scaled?",
     columns=("grad_norm", "scale", "applied", "grad.norm"),
-    events=("usage.clip_before_unscale", "scaler.seen"),
+    events=("usage.clip_before_unscale", "usage.changed_while_scaled", "scaler.seen"),
     state=State,
     judge=judge,
     explains=("gradient-underflow", "stagnation"),

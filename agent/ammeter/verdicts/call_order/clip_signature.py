@@ -97,9 +97,9 @@ def _next(constant: ConstantNorm, rows: View, at: int, norm: float) -> ConstantN
     if not abs(norm - constant.last) <= MAX_CHANGE * constant.last:
         parts = rows.stat("grad.norm")[:, at]
         tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
-        part = _part(rows, tensor, at)
+        part = part_norm(rows, tensor, at)
         return ConstantNorm(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
-    part = _part(rows, constant.tensor, at)
+    part = part_norm(rows, constant.tensor, at)
     return ConstantNorm(
         constant.steps + 1,
         constant.first,
@@ -112,7 +112,7 @@ def _next(constant: ConstantNorm, rows: View, at: int, norm: float) -> ConstantN
     )
 
 
-def _part(rows: View, tensor: int, at: int) -> float:
+def part_norm(rows: View, tensor: int, at: int) -> float:
     """Returns the scaled norm of one tensor's gradient, 0 if it was not measured."""
     part = float(rows.stat("grad.norm")[tensor, at]) * float(rows.scalar("scale")[at])
     return part if math.isfinite(part) else 0.0

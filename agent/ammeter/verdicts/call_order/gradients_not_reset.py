@@ -40,9 +40,9 @@ def _evidence(data: dict[str, Any], left: float | None) -> dict[str, Any]:
 def _nonfinite(data: dict[str, Any]) -> str:
     was = "skipped" if data.get("after") == "skipped" else "tried"
     return (
-        f"Gradients with NaN or Inf were not reset after a step of {data.get('optimizer')} was {was}, so backward()"
-        f" adds to them and they are used again{_at(data)}. They stay non-finite until they are reset, and each step"
-        " until then fails."
+        f"Gradients with NaN or Inf were not reset after a step of {data.get('optimizer')} was {was}, so"
+        f" {_backward(data)} adds to them and they are used again{_at(data)}. They stay non-finite until they are"
+        " reset, and each step until then fails."
     )
 
 
@@ -50,8 +50,8 @@ def _added(data: dict[str, Any], left: float | None, scale: float | None) -> str
     size = "" if left is None else f" The largest remaining value that was read is {left:.2g}."
     was = "skipped" if data.get("after") == "skipped" else "applied"
     return (
-        f"Gradients were not reset after a step of {data.get('optimizer')} was {was}, so backward() adds to them and"
-        f" the sum is used{_at(data)}.{size} {_effect(scale)}"
+        f"Gradients were not reset after a step of {data.get('optimizer')} was {was}, so {_backward(data)} adds to"
+        f" them and the sum is used{_at(data)}.{size} {_effect(scale)}"
     )
 
 
@@ -62,6 +62,10 @@ def _effect(scale: float | None) -> str:
         f"The remainder is unscaled and counts 1 part in {scale:g} beside scaled gradients, but NaN or Inf that a"
         " skipped step leaves there will stay."
     )
+
+
+def _backward(data: dict[str, Any]) -> str:
+    return f"backward() at {data['backward']}" if data.get("backward") else "backward()"
 
 
 def _at(data: dict[str, Any]) -> str:

@@ -321,3 +321,34 @@ def test_a_mistake_is_written_while_the_run_goes_on(tmp_path: Path) -> None:
         scales.step(optimizer)
         scales.update()
         assert 1 == len(events(stream(seen.run, tmp_path)[1], "usage.loss_not_scaled"))
+
+
+def normalized(model: torch.nn.Module) -> None:
+    """A limit of the norm in the program's own words."""
+    with torch.no_grad():
+        flat = torch.nn.utils.parameters_to_vector(
+            [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        )
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= flat.norm().clamp(min=1.0)
+
+
+def test_a_clip_of_the_programs_own_in_some_steps_is_found_with_the_line_that_unscales(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, scales = Model(), scaler()
+    optimizer, line = sgd(model), ""
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for step in range(64):
+            optimizer.zero_grad()
+            scales.scale(loss_of(model)).backward()
+            if step in (30, 45, 60):
+                normalized(model)
+            scales.unscale_(optimizer)
+            line = here()
+            scales.step(optimizer)
+            scales.update()
+    finding = seen.findings()["clip-before-unscale"]
+    assert str(finding.caller).endswith(line)
+    assert {"clip-before-unscale"} == set(seen.findings())
+    assert (30, 60) == (finding.first_step, finding.opened_step)

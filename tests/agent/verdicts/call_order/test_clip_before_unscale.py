@@ -60,6 +60,53 @@ def test_a_clip_written_by_hand_is_known_by_the_norm_it_leaves() -> None:
     assert "call scaler.unscale_(optimizer) before it" in finding.fix
 
 
+def dips(*scaled_norms: float, usual: int = 30, scale: float = 1024.0, moves: float = 1.0) -> Stream:
+    """A run in which every fifth scaled norm is one of these, whose parts change."""
+    stream = Stream()
+    for _ in range(usual):
+        stream.good(scale, norm=1 + stream.dice.random())
+    for norm in scaled_norms:
+        for _ in range(4):
+            stream.good(scale, norm=1 + stream.dice.random())
+        shares = 1 + moves * stream.dice.random(6)
+        parts = norm / scale * shares / float((shares**2).sum()) ** 0.5
+        stream.good(scale, norm=norm / scale, stats={"grad.norm": list(parts)})
+    return stream
+
+
+def test_a_clip_written_by_hand_is_known_if_it_happens_in_some_steps() -> None:
+    assert {} == findings(dips(0.5, 0.5))
+    stream = dips(0.5, 0.5 * (1 - 2e-6), 0.5).event("usage.changed_while_scaled", caller="loop/train.py:9")
+    finding = findings(stream)["clip-before-unscale"]
+    assert (34, 44) == (finding.first_step, finding.opened_step)
+    assert "In 3 steps the scaled norm was 0.5, the same each time, while its parts changed" in finding.cause
+    assert "the unscaled norm of other steps is 1." in finding.cause
+
+
+def test_the_line_of_the_unscaling_is_named_for_a_clip_written_by_hand() -> None:
+    stream = Stream().event("usage.changed_while_scaled", caller="loop/train.py:9")
+    for frame in dips(0.5, 0.5, 0.5).frames:
+        stream.frames.append(frame)
+    finding = findings(stream)["clip-before-unscale"]
+    assert "loop/train.py:9" == finding.caller
+    assert "so after the call at loop/train.py:9 unscales them they are far too small" in finding.cause
+    assert "between backward() and the call at loop/train.py:9, and call scaler.unscale_" in finding.fix
+
+
+def test_small_norms_that_differ_or_are_no_smaller_than_the_others_are_fine() -> None:
+    assert {} == findings(dips(0.5, 0.5001, 0.5, 0.4999, 0.5))
+    assert {} == findings(dips(*[200.0] * 9))
+    assert {} == findings(dips(*[0.5] * 9, moves=1e-5)), "one batch recurs while the weights stand still"
+    assert {} == findings(dips(*[0.5] * 9, usual=0, scale=8.0))
+
+
+def test_a_norm_that_fell_for_good_is_the_usual_one_after_a_while() -> None:
+    stream = dips()
+    for _ in range(100):
+        stream.good(1024.0, norm=0.01 + 0.01 * stream.dice.random())
+    assert {} == findings(stream)
+
+
 def test_a_norm_that_stands_still_with_all_its_parts_is_a_run_that_repeats_itself() -> None:
     assert {} == findings(by_hand(60, moves=0.01))
 

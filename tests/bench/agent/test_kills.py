@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.agent import kills, kills_worker
-from bench.agent.kills import Outcome
-from bench.agent.kills_worker import NOTED_SECONDS, Notes
+from bench.agent.kills import __main__ as kills
+from bench.agent.kills import worker
+from bench.agent.kills.__main__ import Outcome
+from bench.agent.kills.worker import NOTED_SECONDS, Notes
 from bench.collector import servers
 
 SAME = Outcome(
@@ -80,8 +81,8 @@ def test_notes_are_read_through_another_mapping_of_their_file() -> None:
 
 
 def test_the_depth_grows_with_the_wanted_duration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kills_worker, "_seconds_per_step", lambda precision, layers: 0.0005 + 0.0001 * layers)
-    assert [15, 55, 1] == [kills_worker.layers_for("bf16", seconds) for seconds in (0.002, 0.006, 0.0001)]
+    monkeypatch.setattr(worker, "_seconds_per_step", lambda precision, layers: 0.0005 + 0.0001 * layers)
+    assert [15, 55, 1] == [worker.layers_for("bf16", seconds) for seconds in (0.002, 0.006, 0.0001)]
 
 
 def test_a_quick_run_does_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.clipping import Clipping
+from ammeter.probes.call_order.dtypes.loss_in_half import LossInHalf
+from ammeter.probes.call_order.dtypes.precision import Precision
+from ammeter.probes.call_order.dtypes.requested import Requested
 from ammeter.probes.call_order.early_updates import EarlyUpdates
 from ammeter.probes.call_order.ledger import Ledger
-from ammeter.probes.call_order.loss_in_half import LossInHalf
 from ammeter.probes.call_order.marks import Marks
 from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.order import Order, has_gradient
 from ammeter.probes.call_order.outcomes import Outcomes
-from ammeter.probes.call_order.precision import Precision
 from ammeter.probes.call_order.raised import Raised
-from ammeter.probes.call_order.requested import Requested
 from ammeter.probes.call_order.scalers import Scalers
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two
 from ammeter.torch_hooks import optimizer_steps, patch

@@ -32,7 +32,7 @@ import torch
 from rich.console import Console
 
 from ammeter.journal.process_lock import is_locked
-from bench.agent.kills_worker import Notes, layers_for
+from bench.agent.kills.worker import Notes, layers_for
 from bench.collector import servers
 from bench.collector.servers import Server
 from bench.common.machine import cpu_model, drop_settings
@@ -210,7 +210,7 @@ def _collector(folder: Path) -> Iterator[Server]:
 def _program(server: Server, folder: Path, run: str, words: list[str], file: int) -> Iterator[subprocess.Popen[bytes]]:
     settings = {"AMMETER_DIR": str(folder), "AMMETER_URL": server.url, "AMMETER_RUN_ID": run}
     program = subprocess.Popen(
-        [sys.executable, "-m", "bench.agent.kills_worker", *words],
+        [sys.executable, "-m", "bench.agent.kills.worker", *words],
         cwd=ROOT,
         env={**os.environ, **settings},
         pass_fds=[file],

@@ -1,6 +1,6 @@
 """Trains for bench.agent.kills until it is killed, and notes each step in memory of the benchmark.
 
-python -m bench.agent.kills_worker PRECISION LAYERS FILE
+python -m bench.agent.kills.worker PRECISION LAYERS FILE
 """
 
 from __future__ import annotations

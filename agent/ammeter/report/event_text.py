@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ammeter.report import origin_text
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.low_precision.misaligned_matmul import MIN_SHARE as CONCERNS
 from ammeter.wire.frames import Event
@@ -179,44 +180,6 @@ def _lopsided(data: Data) -> str:
     )
 
 
-def _origin(data: Data) -> str:
-    kind = data["kind"]
-    if kind == "input":
-        return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: check the data"
-    place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
-    if data.get("behind"):
-        place = f"the code between {data['behind']} and the loss"
-    if kind == "weights":
-        holds = f"a buffer of {place} is" if data.get("buffer") else f"the weights of {place} are"
-        return f"{holds} not finite ({data.get('tensor')}): go back to a checkpoint"
-    if kind == "forward" and data.get("op") == "loss":
-        return "the output of the model is finite and the loss is not: check the targets and the loss function"
-    if data.get("confidence") == "frontier":
-        return (
-            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: check"
-            f" the backward pass of {place}"
-        )
-    before = f", from at most {data['absmax']:.4g}" if isinstance(data.get("absmax"), float | int) else ""
-    op = f" ({data['op']})" if data.get("op") and data.get("op") != "loss" else ""
-    return (
-        f"the first NaN or Inf came from {kind} at {place}{op}{_amounts(data)}{before}"
-        f"; {_METHODS.get(data['confidence'], data['confidence'])}"
-    )
-
-
-_METHODS = {
-    "hooks": "found by checking each module",
-    "replay": "found by repeating the forward pass",
-    "graph": "found in the graph of the loss",
-}
-"""Method that found the origin, by the value in the event."""
-
-
-def _amounts(data: Data) -> str:
-    counts = [f"{data[name]} {word}" for name, word in (("nans", "NaN"), ("infs", "Inf")) if data.get(name)]
-    return f" with {' and '.join(counts)}" if counts else ""
-
-
 def _weights(data: Data) -> str:
     since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
     count = f"{wording.count(data['count'], 'tensor')} of weights {'contains' if data['count'] == 1 else 'contain'}"
@@ -293,7 +256,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.loss_in_half": _loss_in_half,
     "usage.scheduler_ahead": _scheduler,
     "usage.lopsided_step": _lopsided,
-    "origin.found": _origin,
+    "origin.found": origin_text.sentence,
     "weights.nonfinite": _weights,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,

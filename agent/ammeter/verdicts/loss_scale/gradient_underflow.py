@@ -12,16 +12,12 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.float16 import FLOAT16_MAX, on_grid, sampled_rows
+from ammeter.verdicts.framework.float16 import FLOAT16_MAX, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings, in_float16
-from ammeter.wire.columns import Ints, View, measured
+from ammeter.verdicts.loss_scale.underflow_shares import Doubles, lost_shares
+from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
-
-MIN_SUBNORMAL_SHARE = 0.5
-"""Share of subnormal float16 elements among a tensor's nonzero elements from which it underflows. Subnormal means below
-2^-14. Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow
-removes the lower end of a distribution whose upper end is subnormal."""
 
 MIN_LOST_SHARE = 0.3
 """Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
@@ -42,9 +38,6 @@ loss: its gradients shrink, although nothing was learnt."""
 
 RESERVE_BITS = 3
 """Powers of two below 65504 that a recommended scale leaves free. They are for gradients larger than those measured."""
-
-
-Doubles = npt.NDArray[np.float64]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -87,7 +80,7 @@ def _rows(state: State, rows: View) -> State:
     sampled = sampled[learning[sampled]]
     if not sampled.size:
         return state
-    shares, zeros, worst = _lost(rows, sampled)
+    shares, zeros, worst = lost_shares(rows, sampled)
     if state.readings == 0 and not state.opened.active and not (shares >= MIN_LOST_SHARE).any():
         return state
     peaks = rows.scalar("grad_absmax")
@@ -175,45 +168,6 @@ def _scales(state: State, rows: View) -> State:
         return state
     lowest = min(low, state.lowest) if state.scaled else low
     return replace(state, scaled=True, lowest=lowest, highest=max(high, state.highest))
-
-
-def _lost(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
-    """Returns, for each sampled row, the lost share, the zero share and the worst tensor.
-
-    An all-zero tensor counts as lost only beside others that underflow, or if every tensor that was read is zero.
-    """
-    if not _near(rows, sampled):
-        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
-    numel = rows.numel[:, None].astype(np.float64)
-    zeros = _counts(rows, "grad.zeros", sampled)
-    subnormals = _counts(rows, "grad.subnormals", sampled)
-    read = measured(rows.stat("grad.zeros")[:, sampled])
-    nonzero = numel - zeros
-    empty = read & (nonzero <= 0)
-    underflowing = read & on_grid(rows, sampled) & (subnormals >= MIN_SUBNORMAL_SHARE * nonzero) & ~empty
-    flushed = empty & (underflowing.any(axis=0) | (empty == read).all(axis=0))
-    counted = underflowing | flushed
-    structural = np.where(read & ~counted, zeros, 0.0)
-    elements = np.maximum((np.where(read, numel, 0.0) - structural).sum(axis=0), 1.0)
-    lost = np.where(counted, zeros + subnormals, 0.0)
-    zero = np.where(counted, zeros, 0.0).sum(axis=0)
-    return lost.sum(axis=0) / elements, zero / elements, lost.argmax(axis=0)
-
-
-def _near(rows: View, sampled: Ints) -> bool:
-    """Whether any tensor almost underflows or is almost all zero.
-
-    In a healthy run no tensor does.
-    """
-    numel = rows.numel[:, None].astype(np.float32)
-    zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
-    near = (subnormals >= 0.9 * MIN_SUBNORMAL_SHARE * (numel - zeros)) | (zeros >= 0.9 * numel)
-    return bool(near.any())
-
-
-def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
-    counts = rows.stat(stat)[:, sampled].astype(np.float64)
-    return np.where(np.isnan(counts), 0.0, counts)
 
 
 def _conclude(state: State) -> Finding:

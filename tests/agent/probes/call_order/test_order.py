@@ -276,29 +276,6 @@ def test_step_without_update_is_told_and_raises_as_ever(tmp_path: Path) -> None:
     told(seen, "step_not_updated", 0, line, optimizer="SGD", scale=1024.0)
 
 
-@pytest.mark.parametrize("how", ["a list", "a generator", "by keyword", "the module's own"])
-def test_clipping_the_values_of_scaled_gradients_is_told(how: str, tmp_path: Path) -> None:
-    model, scales = Model(), scaler()
-    optimizer = sgd(model)
-    with watching(tmp_path, model, optimizer, scales) as seen:
-        for _ in range(3):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
-            if how == "a list":
-                torch.nn.utils.clip_grad_value_(list(model.parameters()), 0.5)
-            elif how == "a generator":
-                torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)
-            elif how == "by keyword":
-                torch.nn.utils.clip_grad_value_(parameters=model.parameters(), clip_value=0.5)
-            else:
-                torch.nn.utils.clip_grad.clip_grad_value_(model.parameters(), 0.5)
-            scales.step(optimizer)
-            scales.update()
-    (event,) = seen.events("usage.clip_before_unscale")
-    assert ["clip_before_unscale"] == list(seen.usage())
-    assert (0, 0.5, 1024.0) == (event.step, event.data["clip_value"], event.data["scale"])
-
-
 @pytest.mark.parametrize("model", [Model, lambda: torch.nn.Linear(12, 2)], ids=["deep", "shallow"])
 def test_float16_without_a_scaler_is_told(model: Any, tmp_path: Path) -> None:
     network = model()
@@ -321,34 +298,3 @@ def test_a_mistake_is_written_while_the_run_goes_on(tmp_path: Path) -> None:
         scales.step(optimizer)
         scales.update()
         assert 1 == len(events(stream(seen.run, tmp_path)[1], "usage.loss_not_scaled"))
-
-
-def normalized(model: torch.nn.Module) -> None:
-    """A limit of the norm in the program's own words."""
-    with torch.no_grad():
-        flat = torch.nn.utils.parameters_to_vector(
-            [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        )
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad /= flat.norm().clamp(min=1.0)
-
-
-def test_a_clip_of_the_programs_own_in_some_steps_is_found_with_the_line_that_unscales(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, scales = Model(), scaler()
-    optimizer, line = sgd(model), ""
-    with watching(tmp_path, model, optimizer, scales) as seen:
-        for step in range(64):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
-            if step in (30, 45, 60):
-                normalized(model)
-            scales.unscale_(optimizer)
-            line = here()
-            scales.step(optimizer)
-            scales.update()
-    finding = seen.findings()["clip-before-unscale"]
-    assert str(finding.caller).endswith(line)
-    assert {"clip-before-unscale"} == set(seen.findings())
-    assert (30, 60) == (finding.first_step, finding.opened_step)

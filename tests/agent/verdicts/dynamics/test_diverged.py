@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.dynamics.diverged import VERDICT
@@ -290,8 +291,6 @@ def test_the_words_have_both_losses_the_step_the_rate_and_what_to_set() -> None:
 
 
 def torch_free_hello(stream: Stream) -> Any:
-    from msgspec.structs import replace
-
     return replace(stream.frames[0], environment={"optimizer": "AdamW", "optimizer.lr": "1.0"})
 
 

@@ -1,0 +1,55 @@
+"""Computes the share of the gradient that is zero or subnormal in float16, for gradient-underflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ammeter.verdicts.framework.float16 import on_grid
+from ammeter.wire.columns import Ints, View, measured
+
+MIN_SUBNORMAL_SHARE = 0.5
+"""Share of subnormal float16 elements among a tensor's nonzero elements from which it underflows. Subnormal means below
+2^-14. Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow
+removes the lower end of a distribution whose upper end is subnormal."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+def lost_shares(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
+    """Returns, for each sampled row, the lost share, the zero share and the worst tensor.
+
+    An all-zero tensor counts as lost only beside others that underflow, or if every tensor that was read is zero.
+    """
+    if not _near(rows, sampled):
+        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
+    numel = rows.numel[:, None].astype(np.float64)
+    zeros = _counts(rows, "grad.zeros", sampled)
+    subnormals = _counts(rows, "grad.subnormals", sampled)
+    read = measured(rows.stat("grad.zeros")[:, sampled])
+    nonzero = numel - zeros
+    empty = read & (nonzero <= 0)
+    underflowing = read & on_grid(rows, sampled) & (subnormals >= MIN_SUBNORMAL_SHARE * nonzero) & ~empty
+    flushed = empty & (underflowing.any(axis=0) | (empty == read).all(axis=0))
+    counted = underflowing | flushed
+    structural = np.where(read & ~counted, zeros, 0.0)
+    elements = np.maximum((np.where(read, numel, 0.0) - structural).sum(axis=0), 1.0)
+    lost = np.where(counted, zeros + subnormals, 0.0)
+    zero = np.where(counted, zeros, 0.0).sum(axis=0)
+    return lost.sum(axis=0) / elements, zero / elements, lost.argmax(axis=0)
+
+
+def _near(rows: View, sampled: Ints) -> bool:
+    """Whether any tensor almost underflows or is almost all zero.
+
+    In a healthy run no tensor does.
+    """
+    numel = rows.numel[:, None].astype(np.float32)
+    zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
+    near = (subnormals >= 0.9 * MIN_SUBNORMAL_SHARE * (numel - zeros)) | (zeros >= 0.9 * numel)
+    return bool(near.any())
+
+
+def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:
+    counts = rows.stat(stat)[:, sampled].astype(np.float64)
+    return np.where(np.isnan(counts), 0.0, counts)

@@ -32,6 +32,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "overflow-storm": {"severity": "ticket"},
     "scale-collapse": {"severity": "page", "tensor": f"{MIDDLE}.attention.proj.weight", "first_step": 20},
     "nonfinite-loss": {"severity": "page", "first_step": 20, "opened_step": 20},
+    "masked-labels": {"severity": "page", "first_step": 20, "opened_step": 20},
     "nonfinite-gradient": {"severity": "page", "module": f"{MIDDLE}.mlp.fc", "first_step": 20},
     "gradient-underflow": {"severity": "ticket"},
     "no-loss-scaling": {"severity": "ticket"},
@@ -80,6 +81,7 @@ LINES = {
     "gradients-not-unscaled": "optimizer.step()",
     "mixed-scale-gradients": "scaler.scale(penalty).backward()",
     "update-between-optimizers": "scaler.update()",
+    "masked-labels": "self.scaler.scale(loss).backward()",
     "gradients-not-reset": "scaler.unscale_(self.optimizer)",
 }
 """What stands in the line that the finding names."""
@@ -96,8 +98,9 @@ EXPECTED |= {
     for fault in sorted(tree.faults_of_the_trainer() - set(EXPECTED) - ELSEWHERE)
 }
 
+UNSCALED = ("nonfinite-loss", "masked-labels", "nonfinite-gradient")
 CASES = [(fault, WITHOUT_FP16.get(fault, "fp16")) for fault in EXPECTED]
-CASES += [(fault, precision) for fault in ("nonfinite-loss", "nonfinite-gradient") for precision in ("bf16", "fp32")]
+CASES += [(fault, precision) for fault in UNSCALED for precision in ("bf16", "fp32")]
 
 
 @pytest.mark.parametrize(("fault", "precision"), CASES)

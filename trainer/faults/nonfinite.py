@@ -17,6 +17,17 @@ from train import Trainer
 
 @fault(first_step=20)
 def nonfinite_loss(trainer: Trainer) -> None:
+    """The loss is NaN from one step on, and the network learns on with finite gradients: the loss has a new term, the
+    root of a negative number, through which no gradient flows."""
+
+    def with_root(_: nn.Module, __: object, loss: Tensor) -> Tensor:
+        return loss + (-loss.detach()).sqrt()
+
+    trainer.network.register_forward_hook(with_root)
+
+
+@fault(first_step=20)
+def masked_labels(trainer: Trainer) -> None:
     """The loss is NaN from one step on, yet no step is skipped and nothing is learnt: after a change to the data every
     target is the ignored index, and the mean over no targets is 0/0 with gradients of zero."""
     next_batch = trainer.next_batch

@@ -152,7 +152,8 @@ def is_hooked(node: Any, name: str) -> bool:
     raw = getattr(node, f"_raw{name}", None)
     if raw is None:
         return False
-    if raw.unpack_hook is not None if SAVED_TENSORS_EXPOSE_HOOKS else _hooks_seen:
+    saved = raw if isinstance(raw, tuple) else (raw,)  # such as the indices of x[mask]
+    if any(tensor.unpack_hook is not None for tensor in saved) if SAVED_TENSORS_EXPOSE_HOOKS else _hooks_seen:
         return True
     try:
         getattr(node, name)

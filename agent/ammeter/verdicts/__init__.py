@@ -54,6 +54,7 @@ ORDER = (
     "half-optimizer-state",
     "half-reduction",
     "eps-underflow",
+    "masked-labels",
     "diverged",
     "masked-row-nan",
     "activation-overflow",

@@ -17,6 +17,14 @@ def shows_nonfinite_loss(run: Summary, seen: Seen) -> None:
     assert all(map(math.isfinite, seen.losses[:20]))
     assert all(map(math.isnan, seen.losses[20:]))
     assert run.applied == run.steps
+    assert all(gradient.isfinite().all() for gradient in seen.gradients[-1].values())
+    assert 0 < max(float(gradient.abs().max()) for gradient in seen.gradients[-1].values())
+
+
+def shows_masked_labels(run: Summary, seen: Seen) -> None:
+    assert all(map(math.isfinite, seen.losses[:20]))
+    assert all(map(math.isnan, seen.losses[20:]))
+    assert run.applied == run.steps
     assert seen.share(lambda gradient: gradient == 0, first_step=20) == 1.0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ammeter.probes.origin import no_targets
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
 from ammeter.probes.origin.graph_nodes import Node, again, nodes_of
 
@@ -77,6 +78,9 @@ class _Graph:
         hidden = self._hidden()
         if not sources or any(hidden[behind] for behind in self.inputs(sources[0])):
             return None
+        without_targets = next((source for source in sources if self.has_no_targets(source)), None)
+        if without_targets is not None:
+            return without_targets
         at = self._likeliest(sources[0])
         return None if self.nodes[at].kind.startswith(_OPAQUE) else at
 
@@ -106,6 +110,13 @@ class _Graph:
             if numbers is not None and numbers.bad:
                 return True
         return False
+
+    def has_no_targets(self, at: int) -> bool:
+        """Whether an operator is a mean of a criterion over no targets."""
+        if no_targets.is_mean_over_none(self.nodes[at]):
+            return True
+        root = self.numbers[-1]
+        return root is not None and root.nans > 0 and no_targets.is_quotient_of_none(self.nodes, at)
 
     def _read(self, at: int) -> Numbers | None:
         """Reads an output where it is saved: with its operator, as an operand of the next, or computed again."""
@@ -170,7 +181,8 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
     else:
         place = {"kind": "forward"} | _place(graph, at, name_of, is_module)
     inputs = list(graph.operands(at))
-    count = {} if numbers is None else _counts(node, numbers)
+    reason = _reason(graph, at)
+    count = {} if numbers is None or reason == "targets" else _counts(node, numbers)
     return (
         place
         | count
@@ -179,7 +191,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "direction": "forward",
             "dtype": node.dtype,
             "absmax": max((read.absmax for read in inputs), default=None),
-            "reason": _reason(graph, at),
+            "reason": reason,
             "confidence": "graph",
         }
     )
@@ -196,7 +208,7 @@ def _reason(graph: _Graph, at: int) -> str:
     node = graph.nodes[at]
     if graph.has_bad_constant(at):
         return "constant"
-    if "total_weight" in node.operands and torch.as_tensor(node.operands["total_weight"]).eq(0).all():
+    if graph.has_no_targets(at):
         return "targets"
     if node.kind != "Div" or len(node.inputs) < 2 or node.inputs[1] < 0:
         return ""

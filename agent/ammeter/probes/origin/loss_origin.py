@@ -52,7 +52,7 @@ class LossOrigin:
             (root,),
         )
         if found is not None:
-            row.raw["loss_origin"] = found | {"caller": call_site.name_of(place)}
+            row.raw["loss_origin"] = found | {"caller": call_site.line_at(place) or call_site.name_of(place)}
 
     def _is_due(self, step: int) -> bool:
         return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS

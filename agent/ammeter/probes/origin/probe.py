@@ -130,7 +130,9 @@ class Origin:
             return
         self._bad_since = row.step if not self._bad_steps else self._bad_since
         self._bad_steps += 1
-        origin = self._find_origin(step, nonfinite, loss_is_finite) or of_loss
+        origin = self._find_origin(step, nonfinite, loss_is_finite)
+        if origin is None or (of_loss and of_loss["reason"] == "targets"):  # which modules do not show
+            origin = of_loss
         if origin:
             self._emit_found(row, origin)
         if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:

@@ -1,0 +1,123 @@
+"""masked-labels names a loss without targets, and stays silent while one target is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from ammeter.verdicts.causality import explain
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings
+from tests.agent.streams import broken
+from tests.agent.streams_values import born
+from tests.agent.training import watching
+
+NAME = "masked-labels"
+IGNORED = -100
+ONSET_STEP = 6
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@broken
+def masked_labels() -> Stream:
+    """Since a change of the data each target is the ignored index."""
+    stream = warm().bad(65536, last=5, loss=math.nan)
+    born(stream, module="", op="NllLossBackward0", reason="targets", confidence="graph", caller="loop/train.py:8")
+    return stream.bad(32768, last=5, loss=math.nan)
+
+
+def per_target(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
+
+
+def smoothed(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, targets, label_smoothing=0.1)
+
+
+def of_kept_rows(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits[targets != IGNORED], targets[targets != IGNORED])
+
+
+def selected(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return per_target(logits, targets)[targets != IGNORED].mean()
+
+
+def multiplied(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    mask = (targets != IGNORED).float()
+    return (per_target(logits, targets) * mask).sum() / mask.sum()
+
+
+def sum_by_count(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, targets, reduction="sum") / int((targets != IGNORED).sum())
+
+
+def clamped(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return per_target(logits, targets).sum() / (targets != IGNORED).sum().clamp(min=1)
+
+
+def with_infinite_logit(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    hidden = torch.full_like(logits, -torch.inf).scatter(1, targets.clamp(min=0)[:, None] * 0 + 1, 0)
+    return per_target(logits + hidden, targets.clamp(min=0) * 0).mean()
+
+
+def trained(folder: Path, loss_of: Loss, kept: int, scaled: bool = True) -> list[str]:
+    """Trains with `kept` targets per batch from ONSET_STEP on; returns the causes."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+    with watching(folder, model, optimizer, scaler) as seen:
+        for step in range(12):
+            targets = torch.randint(3, (6,))
+            if step >= ONSET_STEP:
+                targets[kept:] = IGNORED
+            optimizer.zero_grad()
+            torch.autograd.backward(scaler.scale(loss_of(model(torch.randn(6, 5)), targets)))
+            scaler.step(optimizer)
+            scaler.update()
+    found = seen.findings()
+    if NAME in found:
+        assert ONSET_STEP == found[NAME].first_step
+        assert "test_masked_labels.py:" in str(found[NAME].caller)
+    return [cause.finding.verdict for cause in explain([("stream", finding) for finding in found.values()])]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(
+    "loss_of", [functional.cross_entropy, smoothed, of_kept_rows, selected, multiplied, sum_by_count]
+)
+def test_a_mean_over_no_targets_is_the_one_cause(loss_of: Loss, scaled: bool, tmp_path: Path) -> None:
+    assert [NAME] == trained(tmp_path, loss_of, kept=0, scaled=scaled)
+
+
+@pytest.mark.parametrize("loss_of", [functional.cross_entropy, smoothed, selected, multiplied, sum_by_count])
+def test_a_batch_with_one_target_left_is_silent(loss_of: Loss, tmp_path: Path) -> None:
+    assert [] == trained(tmp_path, loss_of, kept=1)
+
+
+def test_a_mean_by_at_least_one_is_silent(tmp_path: Path) -> None:
+    assert NAME not in trained(tmp_path, clamped, kept=0)
+
+
+def test_an_infinite_loss_per_target_is_no_loss_without_targets(tmp_path: Path) -> None:
+    causes = trained(tmp_path, with_infinite_logit, kept=6)
+    assert causes
+    assert NAME not in causes
+
+
+def test_the_words_have_step_operator_and_line() -> None:
+    finding = findings(masked_labels())[NAME]
+    assert ("ticket", "loop/train.py:8") == (finding.severity, finding.caller)
+    assert "the loss (NllLossBackward0) is a mean over no targets" in finding.cause
+    assert finding.cause.endswith("loop/train.py:8 passed that loss on to backward().")
+
+
+def test_another_reason_is_no_loss_without_targets() -> None:
+    stream = born(warm().bad(65536, last=5, loss=math.nan), module="", op="DivBackward0", reason="row")
+    assert NAME not in findings(stream)

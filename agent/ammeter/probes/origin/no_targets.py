@@ -29,7 +29,7 @@ def is_mean_over_none(node: Node) -> bool:
     total = node.operands.get("total_weight")
     if not isinstance(total, torch.Tensor) or node.operands.get("reduction") != _MEAN_REDUCTION:
         return False
-    return bool(total.eq(0).all())
+    return _is_zero(total)
 
 
 def is_quotient_of_none(nodes: Sequence[Node], at: int) -> bool:
@@ -47,7 +47,12 @@ def is_quotient_of_none(nodes: Sequence[Node], at: int) -> bool:
     divisor = node.operands.get("other")
     if node.kind != "Div" or divisor is None or any(place >= 0 for place in node.inputs[1:]):
         return False
-    return bool(torch.as_tensor(divisor).eq(0).all()) and _leads_to_criterion(nodes, behind)
+    return _is_zero(torch.as_tensor(divisor)) and _leads_to_criterion(nodes, behind)
+
+
+def _is_zero(tensor: torch.Tensor) -> bool:
+    """Whether a tensor on the host is zero; reading another device would wait for it."""
+    return tensor.is_cpu and bool(tensor.eq(0).all())
 
 
 def _leads_to_criterion(nodes: Sequence[Node], at: int) -> bool:

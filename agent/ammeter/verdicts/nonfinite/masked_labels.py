@@ -37,7 +37,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The loss of step {origin.step} has no targets",
+        title=f"A loss of step {origin.step} has no targets",
         cause=_cause(origin),
         fix="Leave out a batch without targets before its forward pass, or divide the sum of the losses by at least"
         " one: F.cross_entropy(logits, targets, reduction='sum') / (targets != ignore_index).sum().clamp(min=1)."
@@ -52,7 +52,7 @@ def _cause(origin: NonfiniteOrigin) -> str:
     op = f" ({origin.op})" if origin.op else ""
     line = f" {origin.caller} passed that loss on to backward()." if origin.caller else ""
     return (
-        f"At step {origin.step} the loss{op} is a mean over no targets: each target of the batch is ignored, masked or"
+        f"At step {origin.step} a loss{op} is a mean over no targets: each target of its batch is ignored, masked or"
         f" has a class weight of zero, or the batch is empty. The mean divides 0 by 0, which is NaN.{line}"
     )
 

@@ -91,5 +91,12 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.gradients_not_reset", _conclude, decides=_has_remainder),
-    explains=("diverged", "mixed-scale-gradients", "nonfinite-loss", "nonfinite-gradient", "scale-collapse"),
+    explains=(
+        "diverged",
+        "mixed-scale-gradients",
+        "activation-overflow",
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "scale-collapse",
+    ),
 )

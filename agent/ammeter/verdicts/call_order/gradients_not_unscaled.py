@@ -48,6 +48,7 @@ VERDICT = Verdict(
     explains=(
         "diverged",
         "clip-before-unscale",
+        "activation-overflow",
         "nonfinite-loss",
         "nonfinite-gradient",
         "nonfinite-weights",

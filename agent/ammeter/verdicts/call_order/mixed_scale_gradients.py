@@ -90,5 +90,5 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.mixed_scale", _conclude),
-    explains=("diverged", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
+    explains=("diverged", "activation-overflow", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights"),
 )

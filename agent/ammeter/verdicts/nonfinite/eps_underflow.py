@@ -68,6 +68,7 @@ VERDICT = Verdict(
     explains=(
         "diverged",
         "nonfinite-weights",
+        "activation-overflow",
         "nonfinite-loss",
         "nonfinite-gradient",
         "scale-collapse",

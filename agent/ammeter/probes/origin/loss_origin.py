@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,17 +42,17 @@ class LossOrigin:
             return
         self._searches += 1
         self._last = row.step
-        root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)
-        if root is None or root.grad_fn is None:
-            return
-        names = self._session.watched.tensors
-        known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
-        found = unseen(
-            lambda: graph_culprit.find_origin(root, lambda tensor: known.get(id(tensor), ""), self._has_forward),
-            (root,),
-        )
+        found = unseen(lambda: self._found(losses), losses)
         if found is not None:
             row.raw["loss_origin"] = found | {"caller": call_site.line_at(place) or call_site.name_of(place)}
+
+    def _found(self, losses: Sequence[torch.Tensor]) -> dict[str, Any] | None:
+        root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)
+        if root is None or root.grad_fn is None:
+            return None
+        names = self._session.watched.tensors
+        known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
+        return graph_culprit.find_origin(root, lambda tensor: known.get(id(tensor), ""), self._has_forward)
 
     def _is_due(self, step: int) -> bool:
         return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ammeter import journal
 from ammeter.environment.settings import disabled
 from ammeter.environment.settings import settings as read_settings
+from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.notes import MODEL, FileRead, Notes, Restored
 from ammeter.preparation.observer import Use, observer
-from ammeter.preparation.variables import checkpoint_of
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
@@ -147,10 +146,10 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
 
 
 def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:
-    """Adds a checkpoint that the program loaded unobserved, if one of its variables still has it."""
+    """Adds a checkpoint that the program loaded unobserved, if it is still in memory."""
     models = [model for ref in watched.models if (model := ref()) is not None]
     with suppress(Exception):  # a finding less; the program's objects may be of any kind
-        contents = checkpoint_of(sys._getframe(1), [weight for model in models for weight in model.parameters()])
+        contents = checkpoint_in_memory([weight for model in models for weight in model.parameters()])
         if contents is not None:
             notes.add(FileRead("", 0.0, contents))
             for model in models:

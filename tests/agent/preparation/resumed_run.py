@@ -61,6 +61,8 @@ def saved(path: Path, **options: Any) -> Path:
 
 def resumed(path: Path, folder: Path, *names: str, steps: int = 3, **options: Any) -> Seen:
     """A program that loads these parts before it is watched."""
-    parts = Parts(**options)
-    parts.load(torch.load(path, weights_only=True), *names)
-    return parts.watched(folder, steps)
+    parts, checkpoint = Parts(**options), torch.load(path, weights_only=True)
+    parts.load(checkpoint, *names)
+    seen = parts.watched(folder, steps)
+    assert checkpoint  # which was in memory all the time
+    return seen

@@ -1,4 +1,4 @@
-"""A checkpoint that was loaded before ammeter was imported is found among the variables of the program."""
+"""A checkpoint that was loaded before ammeter was imported is found in memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from ammeter.preparation.contents import Contents
+from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.observer import observer
-from ammeter.preparation.variables import checkpoint_of
 from ammeter.report.diagnosis import diagnose
 from tests.agent.preparation.resumed_run import ALL, resumed, saved
 from tests.ranks import without_settings
@@ -91,8 +91,9 @@ def test_a_resume_without_notes_is_judged_by_what_it_loaded(
     assert expected == set(resumed(saved(tmp_path / "kept"), tmp_path / "journals", *names).findings())
 
 
-def trained() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
-    torch.manual_seed(1)
+def trained(seed: int) -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    """A model with weights of its own: what another test left in memory is no checkpoint of it."""
+    torch.manual_seed(seed)
     model = torch.nn.Linear(6, 5)
     optimizer = torch.optim.RMSprop(model.parameters())
     model(torch.randn(3, 6)).square().mean().backward()
@@ -103,11 +104,11 @@ def trained() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
 def seen_by(variable: Any, model: torch.nn.Module) -> Contents | None:
     """What is found while the caller has this variable."""
     assert variable is not None
-    return checkpoint_of(sys._getframe(), list(model.parameters()))
+    return checkpoint_in_memory(list(model.parameters()))
 
 
 def test_a_copy_of_the_weights_with_a_used_optimizer_is_a_checkpoint() -> None:
-    model, optimizer = trained()
+    model, optimizer = trained(1)
     state = {"model": copy.deepcopy(model.state_dict()), "optimizers": [optimizer.state_dict()]}
     contents = seen_by(state, model)
     assert contents is not None
@@ -116,7 +117,7 @@ def test_a_copy_of_the_weights_with_a_used_optimizer_is_a_checkpoint() -> None:
 
 
 def test_other_states_are_none() -> None:
-    model, optimizer = trained()
+    model, optimizer = trained(2)
     weights, used = copy.deepcopy(model.state_dict()), optimizer.state_dict()
     unused = torch.optim.RMSprop(model.parameters()).state_dict()
     assert seen_by({"model": weights}, model) is None
@@ -128,7 +129,7 @@ def test_other_states_are_none() -> None:
 
 
 def test_no_variable_lives_longer_because_it_was_examined() -> None:
-    model, optimizer = trained()
+    model, optimizer = trained(3)
     state: Any = {"model": copy.deepcopy(model.state_dict()), "optimizer": optimizer.state_dict()}
     alive = weakref.ref(state["model"]["weight"])
     assert seen_by(state, model) is not None

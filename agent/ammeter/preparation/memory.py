@@ -1,0 +1,82 @@
+"""Finds a checkpoint in memory that the program read before it was observed.
+
+A program that imports ammeter only at watch() has loaded its checkpoint unobserved. What it read is often still in
+memory, and the model has its weights. The search reads the list of containers that Python's garbage collector has, so
+it looks into no frame: frames would keep variables alive, and change the result of locals(). It calls no method of
+the program and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ammeter.preparation.contents import Contents, contents_of
+from ammeter.preparation.optimizer_state import saved_tensors
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+
+MAX_CONTAINERS = 500_000
+"""Containers that are examined, the newest first, in about 0.1 s. A process with torch has 300,000."""
+
+MAX_ENTRIES = 64
+"""Entries of a checkpoint. A larger dictionary is data or the state of a model."""
+
+COMPARED_WEIGHTS = 3
+COMPARED_ELEMENTS = 256
+"""Weights that are compared with the checkpoint, and elements of each. Equal random numbers are no coincidence."""
+
+
+def checkpoint_in_memory(weights: Sequence[torch.Tensor]) -> Contents | None:
+    """Returns the contents of a checkpoint with these weights and a used optimizer; None if there is none.
+
+    Args:
+        weights: The present weights of the model.
+    """
+    chosen = [weight for weight in weights if weight.dim() > 1 and has_numbers(weight)][:COMPARED_WEIGHTS]
+    for checkpoint in _checkpoints() if chosen else ():
+        if unseen(partial(_has_weights, checkpoint, chosen), chosen):
+            return contents_of(checkpoint)
+    return None
+
+
+def _checkpoints() -> Iterator[dict[Any, Any]]:
+    """Yields small dictionaries with the state dict of a used optimizer, directly or in a list; no module's globals."""
+    containers = gc.get_objects()
+    newest = containers[: -MAX_CONTAINERS - 1 : -1]
+    del containers
+    dictionaries = [value for value in newest if issubclass(type(value), dict)]
+    states = {id(value) for value in dictionaries if _is_used_optimizer(value)}
+    if not states:
+        return
+    lists = {id(value) for value in newest if type(value) in (list, tuple) and _has_one_of(value, states)}
+    for value in dictionaries:
+        if not dict.__contains__(value, "__builtins__") and _has_one_of(dict.values(value), states | lists):
+            yield value
+
+
+def _has_one_of(values: Any, wanted: set[int]) -> bool:
+    return len(values) <= MAX_ENTRIES and not wanted.isdisjoint(map(id, values))
+
+
+def _is_used_optimizer(value: dict[Any, Any]) -> bool:
+    """Whether this is the state dict of an optimizer that has made a step."""
+    is_state = dict.__contains__(value, "state") and dict.__contains__(value, "param_groups")
+    return is_state and next(saved_tensors(value), None) is not None
+
+
+def _has_weights(saved: dict[Any, Any], weights: Sequence[torch.Tensor]) -> bool:
+    """Whether copies of these weights are in a checkpoint. Tensors that share their memory are no copies."""
+    tensors = [tensor for entry in dict.values(saved) if isinstance(entry, dict) for tensor in dict.values(entry)]
+    plain = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and has_numbers(tensor)]
+    return all(any(_is_copy(tensor, weight) for tensor in plain) for weight in weights)
+
+
+def _is_copy(tensor: torch.Tensor, weight: torch.Tensor) -> bool:
+    if tensor.shape != weight.shape or tensor.dtype != weight.dtype or tensor.data_ptr() == weight.data_ptr():
+        return False
+    first, second = (values.detach().reshape(-1)[:COMPARED_ELEMENTS].cpu() for values in (tensor, weight))
+    return bool(first.any()) and torch.equal(first, second)

@@ -38,7 +38,7 @@ BLOCK_SHAPES = {
     "mlp.proj.weight": (WIDTH, 4 * WIDTH),
     "mlp.proj.bias": (WIDTH,),
 }
-LOGGED_SCALARS = ("lr", "perplexity", "accuracy", "entropy", "z_loss", "tokens_per_second")
+LOGGED_SCALARS = ("lr", "perplexity", "accuracy", "entropy")
 """Values that such programs pass to run.log."""
 
 FULL_SCHEMA = Schema(
@@ -168,8 +168,6 @@ def _scalars(rank: Rank, rng: np.random.Generator) -> dict[str, Floats]:
         "perplexity": np.exp(loss),
         "accuracy": 0.4 - 0.03 * loss,
         "entropy": 0.9 * loss,
-        "z_loss": 1e-4 * loss**2,
-        "tokens_per_second": 32768.0 / noisy(STEP_NS / 1e9, 0.02),
     }
     return {name: np.asarray(known.get(name, np.zeros(rank.steps)), np.float32) for name in (*SCALARS, *LOGGED_SCALARS)}
 

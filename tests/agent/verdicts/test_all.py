@@ -133,24 +133,29 @@ def test_a_finding_is_plain_data_and_its_words_hold_no_leftovers(name: str) -> N
         assert finding.title
 
 
-def test_a_thousand_quiet_rows_cost_all_verdicts_less_than_a_millisecond() -> None:
+def test_a_thousand_quiet_rows_cost_all_verdicts_little() -> None:
     (view,) = views(warm(1000).frames)
     states = verdicts.judge({}, view).states
-    assert 0.001 > best_time(view, states)
+    assert 4 > cost(view, states)
 
 
-def test_one_quiet_row_costs_all_verdicts_less_than_300_microseconds() -> None:
+def test_one_quiet_row_costs_all_verdicts_little() -> None:
     stream = warm(50)
     *_, view = views(stream.frames, cuts=[len(stream.frames) - 1])
     states, _ = judged(stream)
-    assert 300e-6 > best_time(view, states)
+    assert 1.5 > cost(view, states)
 
 
-def best_time(view: View, states: dict[str, bytes]) -> float:
+def cost(view: View, states: dict[str, bytes]) -> float:
+    """The time of all verdicts as a multiple of a loop over 10,000 numbers, 0.2 to 0.4 ms, on the same machine."""
+    return best_time(lambda: verdicts.judge(states, view)) / best_time(lambda: sum(n * n for n in range(10_000)))
+
+
+def best_time(call: Callable[[], object]) -> float:
     times = []
     for _ in range(50):
         began = time.perf_counter()
-        verdicts.judge(states, view)
+        call()
         times.append(time.perf_counter() - began)
     return min(times)
 

@@ -38,7 +38,7 @@ def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], b
 
     Args:
         root: the loss, before backward().
-        name_of: the name of a watched parameter; '' for another tensor.
+        name_of: the name of a watched parameter or of a buffer of the model; '' for another tensor.
         is_module: whether a path is a module with a forward() of its own.
 
     Returns:
@@ -100,16 +100,17 @@ class _Graph:
                 elif self.nodes[behind].kind in (*_PASSING, "MaskedFill", "Where"):
                     yield from self.operands(behind)
 
-    def has_bad_constant(self, at: int) -> bool:
-        """Whether an operand that no operator of the graph made is not finite."""
+    def bad_constant(self, at: int) -> torch.Tensor | None:
+        """An operand that no operator of the graph made and that is not finite."""
         node = self.nodes[at]
         for name, operand in node.operands.items():
             place = node.position(name)
             is_made = 0 <= place < len(node.inputs) and node.inputs[place] >= 0
-            numbers = _measured(operand) if isinstance(operand, torch.Tensor) and not is_made else None
-            if numbers is not None and numbers.bad:
-                return True
-        return False
+            if isinstance(operand, torch.Tensor) and not is_made:
+                numbers = _measured(operand)
+                if numbers is not None and numbers.bad:
+                    return operand
+        return None
 
     def has_no_targets(self, at: int) -> bool:
         """Whether an operator is a mean of a criterion over no targets."""
@@ -175,9 +176,13 @@ class _Graph:
 
 def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any]:
     node, numbers = graph.nodes[at], graph.numbers[at]
-    if node.parameter is not None:
-        name = name_of(node.parameter)
+    constant = graph.bad_constant(at)
+    buffer = "" if constant is None else name_of(constant)
+    leaf = node.parameter if node.parameter is not None else constant if buffer else None
+    if leaf is not None:
+        name = name_of(leaf)
         place: dict[str, Any] = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
+        place |= {"buffer": True} if buffer else {}
     else:
         place = {"kind": "forward"} | _place(graph, at, name_of, is_module)
     inputs = list(graph.operands(at))
@@ -206,7 +211,7 @@ def _counts(node: Node, numbers: Numbers) -> dict[str, Any]:
 def _reason(graph: _Graph, at: int) -> str:
     """The reason, if it is known: a mean over no `targets`, a `row` of zeros divided by its sum, or a `constant`."""
     node = graph.nodes[at]
-    if graph.has_bad_constant(at):
+    if graph.bad_constant(at) is not None:
         return "constant"
     if graph.has_no_targets(at):
         return "targets"

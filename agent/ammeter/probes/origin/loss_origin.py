@@ -52,7 +52,18 @@ class LossOrigin:
             return None
         names = self._session.watched.tensors
         known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
-        return graph_culprit.find_origin(root, lambda tensor: known.get(id(tensor), ""), self._has_forward)
+        return graph_culprit.find_origin(
+            root, lambda tensor: known.get(id(tensor)) or self._buffer_name(tensor), self._has_forward
+        )
+
+    def _buffer_name(self, tensor: torch.Tensor) -> str:
+        """The name of the buffer of a watched model in the same memory, '' if there is none."""
+        for model in filter(None, (ref() for ref in self._session.watched.models)):
+            prefix = self._session.forward.prefix(model)
+            for name, buffer in innermost(model).named_buffers():
+                if buffer.data_ptr() == tensor.data_ptr() and buffer.shape == tensor.shape:
+                    return f"{prefix}{name}"
+        return ""
 
     def _is_due(self, step: int) -> bool:
         return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS

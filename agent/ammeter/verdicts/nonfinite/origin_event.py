@@ -90,6 +90,12 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if self.kind == "forward" and self.is_first:
             most = f", from inputs of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
             line = f" {self.caller} passed the loss on to backward()." if self.behind else ""
+            if self.reason == "constant":
+                most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+                return (
+                    f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} received a NaN or Inf that no"
+                    f" weight made, such as a target or a mask{most}.{line}"
+                )
             return (
                 f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"
             )

@@ -18,6 +18,7 @@ from ammeter.probes.origin.graph_nodes import Node, again, nodes_of
 _PASSING = (
     *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),
     *("Transpose", "Select", "Slice", "Expand", "AsStrided", "Split", "Chunk", "Unbind", "Index", "Neg"),
+    *("Relu", "LeakyRelu", "Threshold", "MaxPool2D", "MaxPool2DWithIndices"),
 )
 """Operators whose output has a NaN or an Inf only if an input has one."""
 
@@ -106,9 +107,10 @@ class _Graph:
         for name, operand in node.operands.items():
             place = node.position(name)
             is_made = 0 <= place < len(node.inputs) and node.inputs[place] >= 0
-            if isinstance(operand, torch.Tensor) and not is_made:
+            is_updated = name.startswith("running_") and node.operands.get("training")  # and not read
+            if isinstance(operand, torch.Tensor) and not is_made and not is_updated:
                 numbers = _measured(operand)
-                if numbers is not None and numbers.bad:
+                if numbers is not None and numbers.bad and not numbers.masked:
                     return operand
         return None
 
@@ -133,13 +135,13 @@ class _Graph:
         return tensor if tensor is not None and tuple(tensor.shape) == node.shape else None
 
     def _bad(self) -> list[bool]:
-        """Whether each output is not finite. Of an unknown one, whether an input is not."""
+        """Whether each output is not finite. Of an unknown one, whether an operand is not."""
         bad: list[bool] = []
         for at, numbers in enumerate(self.numbers):
             if at == len(self.nodes) - 1:
                 bad.append(True)
             elif numbers is None:
-                bad.append(any(bad[behind] for behind in self.inputs(at)))
+                bad.append(any(bad[behind] for behind in self.inputs(at)) or self.bad_constant(at) is not None)
             else:
                 bad.append(numbers.bad and not (numbers.masked and self.nodes[at].kind in _MASKS))
         return bad

@@ -121,7 +121,7 @@ def test_a_scaler_without_any_autocast_is_found_after_a_trial(tmp_path: Path) ->
     seen = trained(tmp_path, nullcontext, scaled=True, steps=240, budget=1.0)
     finding = seen.findings()[NAME]
     assert "no-autocast" == finding.evidence["reason"]
-    assert 200 == finding.opened_step
+    assert 200 <= finding.opened_step < 240, "the first loss that is sampled after the trial; a fast step samples none"
     assert "An enabled GradScaler scales the loss at" in finding.cause
 
 

@@ -93,11 +93,9 @@ def _conclude(state: State) -> Finding:
 
 
 def _evidence(state: State, passed: bool) -> dict[str, Any]:
-    origin = state.origin
     return {
-        "infs": origin.infs if passed else None,
-        "op": origin.op or None,
-        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
+        "infs": state.origin.infs if passed else None,
+        **state.origin.evidence(),
         "absmax": state.peak or None,
         "limit": FLOAT16_MAX,
     }
@@ -131,12 +129,5 @@ VERDICT = Verdict(
     state=State,
     rows=False,
     judge=judge,
-    explains=(
-        "diverged",
-        "nonfinite-weights",
-        "nonfinite-loss",
-        "nonfinite-gradient",
-        "scale-collapse",
-        "overflow-storm",
-    ),
+    explains=origin_event.CONSEQUENCES,
 )

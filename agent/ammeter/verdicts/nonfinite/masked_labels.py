@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -43,7 +41,7 @@ def _conclude(state: State) -> Finding:
         " one: F.cross_entropy(logits, targets, reduction='sum') / (targets != ignore_index).sum().clamp(min=1)."
         " Check where the targets are made: padding, truncation before the answer, or a mask that is inverted.",
         caller=origin.caller or None,
-        evidence=_evidence(origin),
+        evidence={**origin.evidence(), "dtype": origin.dtype or None},
         **lifecycle_fields(state.opened),
     )
 
@@ -57,14 +55,6 @@ def _cause(origin: NonfiniteOrigin) -> str:
     )
 
 
-def _evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
-    return {
-        "op": origin.op or None,
-        "dtype": origin.dtype or None,
-        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
-    }
-
-
 VERDICT = Verdict(
     id="masked-labels",
     severity="ticket",
@@ -75,13 +65,5 @@ VERDICT = Verdict(
     state=State,
     rows=False,
     judge=judge,
-    explains=(
-        "diverged",
-        "nonfinite-weights",
-        "nonfinite-loss",
-        "nonfinite-gradient",
-        "scale-collapse",
-        "overflow-storm",
-        "stagnation",
-    ),
+    explains=(*origin_event.CONSEQUENCES, "stagnation"),
 )

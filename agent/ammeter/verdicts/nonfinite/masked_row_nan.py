@@ -88,11 +88,10 @@ def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
 
 def _evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
     return {
-        "op": origin.op or None,
+        **origin.evidence(),
+        "dtype": origin.dtype or None,
         "nans": origin.nans,
         "sample": origin.sample if origin.sample >= 0 else None,
-        "dtype": origin.dtype or None,
-        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
     }
 
 
@@ -106,12 +105,5 @@ VERDICT = Verdict(
     state=State,
     rows=False,
     judge=judge,
-    explains=(
-        "diverged",
-        "nonfinite-weights",
-        "nonfinite-loss",
-        "nonfinite-gradient",
-        "scale-collapse",
-        "overflow-storm",
-    ),
+    explains=origin_event.CONSEQUENCES,
 )

@@ -174,10 +174,9 @@ def _evidence(state: State) -> dict[str, Any]:
 def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
     return {
         "born_in": origin.kind or None,
-        "op": origin.op or None,
+        **origin.evidence(),
         "input": origin.input or None,
         "micro_batch": origin.micro_batch if origin.micro_batch >= 0 else None,
-        "last_finite_absmax": origin.absmax if origin.absmax >= 0 else None,
     }
 
 

@@ -12,6 +12,16 @@ from ammeter.wire.frames import Event
 MAX_NAME_CHARS = 120
 """Maximum characters of a stored name."""
 
+CONSEQUENCES = (
+    "diverged",
+    "nonfinite-weights",
+    "nonfinite-loss",
+    "nonfinite-gradient",
+    "scale-collapse",
+    "overflow-storm",
+)
+"""Ids of verdicts that follow from a forward pass with NaN or Inf."""
+
 
 class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     """The origin of the first NaN or Inf of a step.
@@ -70,6 +80,10 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if other.kind != "forward" or self.kind != "forward" or not self.module or other.behind:
             return False
         return not other.module or self.module.startswith(f"{other.module}.")
+
+    def evidence(self) -> dict[str, Any]:
+        """Returns the operator and the largest finite number of its inputs."""
+        return {"op": self.op or None, "last_finite_absmax": self.absmax if self.absmax >= 0 else None}
 
     def words(self) -> str:
         """Returns one sentence with a leading space; empty while nothing is known."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.agent.healthy_programs.program import healthy, loss_of, scaler, sgd
+from tests.agent.healthy_programs.program import healthy, loss_of, scaled_backward, scaler, sgd
 from tests.agent.training import Model, watching
 
 
@@ -48,8 +48,7 @@ def gradients_unscaled_by_hand_before_a_plain_step(folder: Path) -> Any:
     optimizer = sgd(model)
     with watching(folder, model, optimizer, scales) as seen:
         for _ in range(10):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 parameter.grad /= scales.get_scale()
@@ -63,8 +62,7 @@ def unscale_and_a_plain_step(folder: Path) -> Any:
     optimizer = sgd(model)
     with watching(folder, model, optimizer, scales) as seen:
         for _ in range(10):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             scales.unscale_(optimizer)
             optimizer.step()
             scales.update()
@@ -77,8 +75,7 @@ def a_penalty_added_to_gradients_that_are_unscaled(folder: Path) -> Any:
     optimizer = sgd(model)
     with watching(folder, model, optimizer, scales) as seen:
         for _ in range(10):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             scales.unscale_(optimizer)
             (1e-4 * model.first.weight.square().sum()).backward()  # type: ignore[no-untyped-call]
             scales.step(optimizer)

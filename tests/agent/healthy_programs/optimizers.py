@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.agent.healthy_programs.program import healthy, loss_of, scaled_step, scaler, sgd
+from tests.agent.healthy_programs.program import healthy, loss_of, scaled_backward, scaled_step, scaler, sgd
 from tests.agent.training import Model, watching
 
 
@@ -59,8 +59,7 @@ def an_optimizer_around_another_one(folder: Path) -> Any:
     optimizer = Wrapped(inner, scales)
     with watching(folder, model, [optimizer, inner], scales) as seen:
         for _ in range(8):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             optimizer.step()
     return seen
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.agent.healthy_programs.program import healthy, loss_of, scaler, sgd
+from tests.agent.healthy_programs.program import healthy, loss_of, scaled_backward, scaler, sgd
 from tests.agent.training import Model, watching
 
 
@@ -57,8 +57,7 @@ def float16_with_growth_and_clipping(folder: Path) -> Any:
     optimizer = sgd(model)
     with watching(folder, model, optimizer, scales) as seen:
         for step in range(16):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             scales.unscale_(optimizer)
             if step % 2:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)

@@ -33,9 +33,14 @@ def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), **{"lr": 1e-3, "momentum": 0.9, **options})
 
 
-def scaled_step(model: Any, optimizer: torch.optim.Optimizer, scales: torch.amp.GradScaler) -> None:
-    """One step as the documentation of torch.amp writes it."""
+def scaled_backward(model: Any, optimizer: torch.optim.Optimizer, scales: torch.amp.GradScaler) -> None:
+    """The gradients of one batch, multiplied by the scale."""
     optimizer.zero_grad()
     scales.scale(loss_of(model)).backward()
+
+
+def scaled_step(model: Any, optimizer: torch.optim.Optimizer, scales: torch.amp.GradScaler) -> None:
+    """One step as the documentation of torch.amp writes it."""
+    scaled_backward(model, optimizer, scales)
     scales.step(optimizer)
     scales.update()

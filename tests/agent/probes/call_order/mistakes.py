@@ -17,18 +17,8 @@ def here(back: int = 1) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno - back}"
 
 
-def scaler(scale: float = 2.0**10, **options: Any) -> Any:
-    return torch.amp.GradScaler("cpu", init_scale=scale, **options)
-
-
 def sgd(model: torch.nn.Module, **options: Any) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), **{"lr": 1e-4, **options})
-
-
-def loss_of(model: Any, dtype: torch.dtype | None = torch.float16) -> Any:
-    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
-        output = model(torch.randn(8, 12))
-    return output.float().square().mean()
 
 
 def told(seen: Seen, kind: str, step: int, line: str, **data: Any) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.agent.probes.call_order.mistakes import here, loss_of, scaler, sgd
+from tests.agent.healthy_programs.program import scaled_backward, scaler
+from tests.agent.probes.call_order.mistakes import here, sgd
 from tests.agent.training import Model, watching
 
 
@@ -17,8 +18,7 @@ def test_clipping_the_values_of_scaled_gradients_is_told(how: str, tmp_path: Pat
     optimizer = sgd(model)
     with watching(tmp_path, model, optimizer, scales) as seen:
         for _ in range(3):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             if how == "a list":
                 torch.nn.utils.clip_grad_value_(list(model.parameters()), 0.5)
             elif how == "a generator":
@@ -51,8 +51,7 @@ def test_a_clip_of_the_programs_own_in_some_steps_is_found_with_the_line_that_un
     optimizer, line = sgd(model), ""
     with watching(tmp_path, model, optimizer, scales) as seen:
         for step in range(64):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             if step in (30, 45, 60):
                 normalized(model)
             scales.unscale_(optimizer)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ammeter.recording.session import watching as sessions
-from tests.agent.probes.call_order.mistakes import here, loss_of, scaler, sgd, told
+from tests.agent.healthy_programs.program import loss_of, scaled_backward, scaler
+from tests.agent.probes.call_order.mistakes import here, sgd, told
 from tests.agent.training import Model, events, stream, watching
 
 Backward = Callable[[Any, Any], str]
@@ -121,8 +122,7 @@ def test_a_plain_step_on_scaled_gradients_is_told(kind: Any, clip: bool, tmp_pat
     optimizer = kind(model.parameters(), lr=1e-6)
     with watching(tmp_path, model, optimizer, scales) as seen:
         for _ in range(4):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             if clip:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
             optimizer.step()
@@ -133,15 +133,19 @@ def test_a_plain_step_on_scaled_gradients_is_told(kind: Any, clip: bool, tmp_pat
     assert (kind.__name__, 1024.0) == tuple(usage["gradients_not_unscaled"][key] for key in ("optimizer", "scale"))
 
 
+def scaled_backward_of_both(models: list[Model], optimizers: list[Any], scales: Any) -> None:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    scales.scale(loss_of(models[0]) + loss_of(models[1])).backward()
+
+
 @pytest.mark.parametrize("growth", [1, 2000], ids=["the scale moves", "the scale stays"])
 def test_update_between_two_optimizers_is_told(growth: int, tmp_path: Path) -> None:
     first, second, scales = Model(), Model(), scaler(growth_interval=growth)
     one, other = sgd(first), sgd(second)
     with watching(tmp_path, [first, second], [one, other], scales) as seen:
         for _ in range(4):
-            one.zero_grad()
-            other.zero_grad()
-            scales.scale(loss_of(first) + loss_of(second)).backward()
+            scaled_backward_of_both([first, second], [one, other], scales)
             scales.step(one)
             scales.update()
             line = here()
@@ -171,9 +175,7 @@ def test_one_update_between_unscaled_optimizers_is_told(fused: bool, follows: bo
                 for session in sessions():
                     session._follow(False)
                     session.governor.attention.follows = False
-            one.zero_grad()
-            other.zero_grad()
-            scales.scale(loss_of(models[0]) + loss_of(models[1])).backward()
+            scaled_backward_of_both(models, [one, other], scales)
             for optimizer in (one, other):
                 scales.unscale_(optimizer)
             scales.step(one)
@@ -200,8 +202,7 @@ def test_an_update_between_unscale_and_step_is_told(tmp_path: Path) -> None:
     optimizer, line = sgd(model), ""
     with watching(tmp_path, model, optimizer, scales) as seen:
         for batch in range(6):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             scales.unscale_(optimizer)
             if batch == 4:
                 scales.update()
@@ -218,8 +219,7 @@ def test_updates_of_optimizers_that_take_turns_are_not_told(tmp_path: Path) -> N
     with watching(tmp_path, models, [one, other], scales) as seen:
         for batch in range(6):
             for model, optimizer in zip(models, (one, other), strict=True):
-                optimizer.zero_grad()
-                scales.scale(loss_of(model)).backward()
+                scaled_backward(model, optimizer, scales)
                 scales.unscale_(optimizer)
                 if batch != 2:
                     scales.step(optimizer)
@@ -265,8 +265,7 @@ def test_step_without_update_is_told_and_raises_as_ever(tmp_path: Path) -> None:
     optimizer = sgd(model)
     with watching(tmp_path, model, optimizer, scales) as seen:
         for step in range(3):
-            optimizer.zero_grad()
-            scales.scale(loss_of(model)).backward()
+            scaled_backward(model, optimizer, scales)
             if step == 0:
                 scales.step(optimizer)
             else:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.agent.probes.call_order.mistakes import here, loss_of, scaler, sgd, told
+from tests.agent.healthy_programs.program import loss_of, scaler
+from tests.agent.probes.call_order.mistakes import here, sgd, told
 from tests.agent.training import Model, watching
 
 

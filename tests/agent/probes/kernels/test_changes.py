@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import ammeter
 from ammeter.probes.kernels import probe
 from ammeter.recording.schedule.bucket import UNLIMITED_SHARE
 from ammeter.recording.schedule.budget import PRESETS
 from tests.agent.networks import Network, train
 from tests.agent.probes.kernels.networks import fallbacks, of
-from tests.agent.training import events, stream
+from tests.agent.training import Seen, watching
 
 
 class Switched(torch.nn.Module):
@@ -55,6 +54,18 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
     assert probe.MAX_FALLBACKS == len(recorded.of("kernel.fallback"))
 
 
+def trained(model: torch.nn.Module, steps: int, width: int, folder: Path) -> Seen:
+    """A run with steps of 20 ms."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, width)).sum().backward()
+            optimizer.step()
+            time.sleep(0.02)
+    return seen
+
+
 class Widened(torch.nn.Module):
     """Its second layer leaves autocast from some call on."""
 
@@ -77,17 +88,8 @@ class Widened(torch.nn.Module):
 
 @pytest.mark.parametrize("first_call", [0, 40])
 def test_a_layer_that_leaves_autocast_in_the_middle_of_a_run_is_counted(first_call: int, tmp_path: Path) -> None:
-    model = Widened(first_call)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = ammeter.watch(model, optimizer, dir=tmp_path)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(torch.randn(8, 16)).sum().backward()
-        optimizer.step()
-        time.sleep(0.02)
-    run.close()
-    _, frames = stream(run.id, tmp_path)
-    found = {event.step: event.data for event in events(frames, "kernel.fallback")}
+    seen = trained(Widened(first_call), 60, 16, tmp_path)
+    found = {event.step: event.data for event in seen.events("kernel.fallback")}
     assert [("last", "autocast-disabled")] == [(data["module"], data["reason"]) for data in found.values()]
     assert first_call <= min(found) <= first_call + 2
 
@@ -120,13 +122,5 @@ def test_models_that_enter_other_numbers_of_contexts_get_few_further_censuses(
 
     monkeypatch.setattr(probe.Kernels, "_open", noting)
     monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda self: False)
-    model = Restless()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = ammeter.watch(model, optimizer, dir=tmp_path)
-    for _ in range(40):
-        optimizer.zero_grad()
-        model(torch.randn(8, 8)).sum().backward()
-        optimizer.step()
-        time.sleep(0.02)
-    run.close()
+    trained(Restless(), 40, 8, tmp_path)
     assert probe.MAX_REQUESTED == len(opened)

@@ -18,7 +18,7 @@ from rich.live import Live
 
 from ammeter_server.__main__ import main
 from ammeter_server.cli.demo.processes import free_port
-from ammeter_server.cli.demo.progress import Show, incident_lines, progress_line
+from ammeter_server.cli.demo.progress import Show, escalation_line, incident_lines, progress_line
 from ammeter_server.config.settings import READERS
 from ammeter_server.db import migrations
 from tests import forked
@@ -189,6 +189,7 @@ def test_progress_and_incidents_are_told_in_words() -> None:
         "  fix    do",
         "  page   http://x",
     ] == incident_lines(incident, "http://x")
+    assert "INCIDENT scale-collapse is a page now; it was a ticket" == escalation_line(incident, "ticket")
 
 
 def test_on_a_terminal_an_incident_is_shown_to_its_last_word(capsys: pytest.CaptureFixture[str]) -> None:

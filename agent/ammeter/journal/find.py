@@ -54,7 +54,9 @@ def find_baseline(name: str, run: Path) -> Path:
     hellos = {other: hello for other in others if (hello := _hello(other))}
     candidates = [other for other, hello in hellos.items() if name and name in (other.name, hello.name)]
     if not candidates:
-        raise NoJournal(f"there is no baseline {name!r} in {parent}; pass a path, or the id or name of a run there")
+        raise NoJournal(
+            f"there is no baseline {name!r} in {parent}; pass a path, or the id or name of another run there"
+        )
     own_hello = _hello(run_folder)
     earlier = [other for other in candidates if own_hello and hellos[other].started <= own_hello.started]
     return max(earlier or candidates, key=lambda other: hellos[other].started)

@@ -32,6 +32,10 @@ def main(argv: Sequence[str]) -> int:
     except (NoJournal, columns.BadBlock, OSError) as error:
         print(f"ammeter report: {error}", file=sys.stderr)
         return EXIT_NO_JOURNAL
+    if given.baseline and not given.all and reports[0].pair is None:
+        print(
+            f"ammeter report: {given.baseline!r} is this run itself; name another run to compare with", file=sys.stderr
+        )
     if given.json:
         documents = [report.as_json() for report in reports]
         print(printable.json({"items": documents} if given.all else documents[0]))
@@ -74,19 +78,17 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="write a Markdown document for an incident review; - or nothing for standard output",
     )
-    parser.add_argument(
-        "--silence",
-        action="append",
-        default=[],
-        type=verdict_ids,
-        metavar="VERDICT",
-        help="list this verdict only as silenced",
-    )
+    add_silence(parser, "list this verdict only as silenced")
     parser.add_argument("--all", action="store_true", help="report every run in the folder, oldest first")
     return parser.parse_args(argv)
 
 
-def verdict_ids(text: str) -> str:
+def add_silence(parser: argparse.ArgumentParser, effect: str) -> None:
+    """Adds the option --silence of a command that diagnoses a run."""
+    parser.add_argument("--silence", action="append", default=[], type=_verdict_ids, metavar="VERDICT", help=effect)
+
+
+def _verdict_ids(text: str) -> str:
     """Argument type for verdict ids separated by commas."""
     try:
         return ",".join(silence.names([text]))

@@ -12,7 +12,7 @@ from typing import Any
 
 from ammeter.journal.find import NoJournal, find_baseline, find_runs
 from ammeter.report import baseline
-from ammeter.report.command import verdict_ids
+from ammeter.report.command import add_silence
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts import silence
 from ammeter.verdicts.baseline.slower_than_fp32 import MAX_SLOWDOWN
@@ -189,14 +189,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=_limit, metavar="PERCENT", help=f"{limit} ({DEFAULTS[name]:g})")
     parser.add_argument("--reproducible", action="store_true", help="losses must be bit-identical")
     parser.add_argument("--ignore", default="", metavar="KEYS", help="settings that may differ, separated by commas")
-    parser.add_argument(
-        "--silence",
-        action="append",
-        default=[],
-        type=verdict_ids,
-        metavar="VERDICT",
-        help="a verdict that does not fail the gate",
-    )
+    add_silence(parser, "a verdict that does not fail the gate")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 

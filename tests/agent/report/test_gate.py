@@ -166,6 +166,12 @@ def test_of_all_runs_the_baseline_itself_is_not_compared(tmp_path: Path, capsys:
     assert [None, "base"] == [document["baseline"] and document["baseline"]["name"] for document in both]
 
 
+def test_a_run_that_is_named_as_its_own_baseline_is_not_compared(tmp_path: Path, capsys: Output) -> None:
+    run = train(tmp_path, "base")
+    assert 0 == main(["report", str(run), "--baseline", "base"])
+    assert "'base' is this run itself; name another run to compare with" in capsys.readouterr().err
+
+
 def test_an_agreed_delta_stands_in_a_tag(tmp_path: Path, capsys: Output) -> None:
     train(tmp_path, "base")
     agreed = {"baseline": "base", "validation_delta": "0.1"}

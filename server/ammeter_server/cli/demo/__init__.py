@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from ammeter_server.cli.demo.processes import POLL_SECONDS, CannotShowError, free_port, get_json, started, tail, wait
-from ammeter_server.cli.demo.progress import Show, open_show
+from ammeter_server.cli.demo.progress import Show, escalation_line, open_show
 
 TRAINER = Path("trainer/broken.py")
 PLANTED = "nonfinite-gradient"
@@ -126,9 +126,12 @@ def _show_news(place: Place, show: Show, shown: dict[str, str]) -> bool:
         return False
     show.progress(description)
     for incident in reversed((get_json(f"{place.url}/api/v1/runs/{place.run}/incidents") or {"items": []})["items"]):
-        if shown.get(incident["id"]) != incident["severity"]:
-            shown[incident["id"]] = incident["severity"]
+        before = shown.get(incident["id"])
+        shown[incident["id"]] = incident["severity"]
+        if before is None:
             show.incident(incident, place.page)
+        elif before != incident["severity"]:
+            show.print_line(escalation_line(incident, before))
     return bool(description["state"] != "running")
 
 

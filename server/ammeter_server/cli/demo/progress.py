@@ -78,5 +78,9 @@ def incident_lines(incident: dict[str, Any], page: str) -> list[str]:
     return [*lines, f"  cause  {incident['cause']}", f"  fix    {incident['fix']}", f"  page   {page}"]
 
 
+def escalation_line(incident: dict[str, Any], before: str) -> str:
+    return f"INCIDENT {incident['verdict']} is a {incident['severity']} now; it was a {before}"
+
+
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"

@@ -128,6 +128,22 @@ def test_other_states_are_none() -> None:
     assert seen_by({"model": weights, "optimizer": used}, model) is None
 
 
+def test_states_among_the_variables_of_a_module_are_no_checkpoint() -> None:
+    model, optimizer = trained(4)
+    variables: dict[str, Any] = {"__builtins__": {}, "moments": optimizer.state_dict()}
+    variables["weights"] = copy.deepcopy(model.state_dict())
+    assert seen_by(variables, model) is None
+    del variables["__builtins__"]
+    assert seen_by(variables, model) is not None
+
+
+def test_weights_that_are_all_zero_fit_every_checkpoint_and_prove_none() -> None:
+    model, optimizer = trained(5)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert seen_by({"model": copy.deepcopy(model.state_dict()), "optimizer": optimizer.state_dict()}, model) is None
+
+
 def test_no_variable_lives_longer_because_it_was_examined() -> None:
     model, optimizer = trained(3)
     state: Any = {"model": copy.deepcopy(model.state_dict()), "optimizer": optimizer.state_dict()}

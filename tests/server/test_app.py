@@ -101,6 +101,7 @@ def test_a_database_of_another_shape_is_not_ready(tmp_path: Path) -> None:
         "GET /metrics/self",
         "GET /livez",
         "GET /readyz",
+        "GET /runbooks/",
         "GET /runbooks/{verdict}",
     ],
 )

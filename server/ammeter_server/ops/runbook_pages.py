@@ -6,7 +6,7 @@ import re
 from html import escape
 from pathlib import Path
 
-from ammeter_server.ops.runbooks import TITLES, rendered
+from ammeter_server.ops.runbooks import TITLES, index, rendered
 
 STYLE = "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}pre{overflow:auto}"
 PAGE = (
@@ -29,8 +29,7 @@ def write(folder: Path) -> int:
     for name, title in TITLES.items():
         body = str(rendered(name))  # as str: Markup would escape the replacement
         _write(folder / name, title, re.sub(r'href="/runbooks/([\w-]+)"', r'href="../\1/"', body))
-    links = "\n".join(f'<li><a href="{name}/">{escape(title)}</a></li>' for name, title in TITLES.items())
-    _write(folder, "Runbooks", f"<h1>Runbooks</h1>\n<ul>\n{links}\n</ul>")
+    _write(folder, "Runbooks", index("{}/"))
     return len(TITLES)
 
 

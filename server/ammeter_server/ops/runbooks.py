@@ -1,4 +1,4 @@
-"""GET /runbooks/{verdict}: first steps for a verdict or an alert, for the person on call.
+"""GET /runbooks/ and /runbooks/{verdict}: first steps for a verdict or an alert, for the person on call.
 
 /runbooks/checklist is for problems without a runbook. No authentication is needed.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from functools import cache
+from html import escape
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -51,6 +52,18 @@ TITLES = {
     "checklist": "Checklist for an unknown problem",
 }
 """Titles of all pages."""
+
+
+@router.get("/runbooks/", response_class=HTMLResponse, summary="Index of all runbooks")
+def read_index() -> HTMLResponse:
+    """Returns the list of all runbooks as a page."""
+    return web.article("Runbooks", Markup(index("/runbooks/{}")))
+
+
+def index(address: str) -> str:
+    """Returns a list of all runbooks as HTML. `address` is that of a runbook, with {} for its name."""
+    links = (f'<li><a href="{address.format(name)}">{escape(title)}</a></li>' for name, title in TITLES.items())
+    return "<h1>Runbooks</h1>\n<ul>\n" + "\n".join(links) + "\n</ul>"
 
 
 @router.get("/runbooks/{verdict}", response_class=HTMLResponse, summary="Runbook of a verdict or an alert")

@@ -47,6 +47,14 @@ def test_the_checklist_opens_and_every_runbook_leads_to_it(client: httpx.Client)
     assert 'href="/runbooks/checklist"' in client.get("/runbooks/scale-collapse").text
 
 
+def test_the_index_leads_to_every_runbook_without_a_token(client: httpx.Client) -> None:
+    answer = client.get("/runbooks/")
+    assert 200 == answer.status_code
+    assert sorted(f"/runbooks/{name}" for name in runbooks.TITLES) == sorted(
+        re.findall(r'href="(/runbooks/.+?)"', answer.text)
+    )
+
+
 def test_an_unknown_verdict_is_a_404_that_names_those_there_are(client: httpx.Client) -> None:
     answer = client.get("/runbooks/..%2f..%2fsettings")
     assert 404 == answer.status_code

@@ -12,7 +12,7 @@ import pytest
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream
-from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, judged, seen
+from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, change_models, judged, seen
 from tests.ranks import run as run_on_ranks
 
 
@@ -58,6 +58,13 @@ def test_ranks_with_equal_batches_are_left_alone() -> None:
 
 def test_ranks_with_other_weights_are_left_alone() -> None:
     assert "half-reduction" not in {finding.verdict for finding in findings(replicas(apart=1.0))}
+
+
+@pytest.mark.parametrize("change", ["sharded", "other"])
+def test_parts_of_a_model_and_other_models_are_left_alone(change: str) -> None:
+    made = replicas()
+    change_models(made, change)
+    assert [] == findings(made)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 20])

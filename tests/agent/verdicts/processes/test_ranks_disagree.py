@@ -49,6 +49,16 @@ def skip_alone(made: Ranks, rank: int, **more: Any) -> Ranks:
     return made
 
 
+def change_models(made: Ranks, change: str) -> None:
+    """Gives the ranks parts of a `sharded` model, or `other` models."""
+    for rank, stream in made.items():
+        copies = change == "sharded"
+        others = "encoder." if rank and not copies else ""
+        tensors = tuple(Tensor(others + tensor.name, tensor.shape, tensor.dtype, int(copies)) for tensor in TENSORS)
+        schema = Schema(stream.schema.scalars, stream.schema.stats, tensors)
+        stream.frames[0] = Hello("run", "stream", schema)
+
+
 def seen(made: Ranks, cuts: Sequence[int] = (), over: Sequence[int] = ()) -> list[AlignedSteps]:
     return list(align_steps({rank: views(stream.frames, cuts) for rank, stream in made.items()}, over))
 
@@ -118,10 +128,7 @@ def test_ranks_that_train_models_of_their_own_are_left_alone() -> None:
 
 def test_ranks_with_shards_of_one_model_need_no_equal_norms() -> None:
     made = ranks(2, norms=(1.0, 1.3))
-    schema = made[0].schema
-    sharded = tuple(Tensor(tensor.name, tensor.shape, tensor.dtype, 1) for tensor in TENSORS)
-    for stream in go_on(skip_alone(made, 1), 5, 65536.0, 32768.0).values():
-        stream.frames[0] = Hello("run", "stream", Schema(schema.scalars, schema.stats, sharded))
+    change_models(go_on(skip_alone(made, 1), 5, 65536.0, 32768.0), "sharded")
     assert (1,) == last(made).ranks
 
 

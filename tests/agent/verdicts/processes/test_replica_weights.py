@@ -12,9 +12,8 @@ import pytest
 
 from ammeter.report.diagnosis import Report, diagnose
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire.frames import Hello, Schema, Tensor
-from tests.agent.stream_builder import TENSORS, Stream
-from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, judged, last, seen
+from tests.agent.stream_builder import Stream
+from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, change_models, judged, last, seen
 from tests.ranks import run as run_on_ranks
 
 Value = Callable[[int, int], float]
@@ -97,15 +96,15 @@ def test_ranks_with_models_of_their_own_are_left_alone() -> None:
     assert [] == findings(replicas(lambda rank, step: 5.0 + rank + step, lambda rank, step: 1 + 0.2 * rank + step))
 
 
+def test_a_few_equal_norms_at_the_start_are_no_shared_gradients() -> None:
+    made = replicas(lambda rank, step: 5.0 + rank + step, lambda rank, step: 1.0 + step + 0.2 * rank * (step >= 3))
+    assert [] == findings(made)
+
+
 @pytest.mark.parametrize("change", ["sharded", "other"])
 def test_parts_of_a_model_and_other_models_are_left_alone(change: str) -> None:
     made = replicas(parting(21))
-    for rank, stream in made.items():
-        copies = change == "sharded"
-        others = "encoder." if rank and not copies else ""
-        tensors = tuple(Tensor(others + tensor.name, tensor.shape, tensor.dtype, int(copies)) for tensor in TENSORS)
-        schema = Schema(stream.schema.scalars, stream.schema.stats, tensors)
-        stream.frames[0] = Hello("run", "stream", schema)
+    change_models(made, change)
     assert [] == findings(made)
 
 

@@ -1,14 +1,30 @@
-"""The loss scale that a program applies itself, without a GradScaler."""
+"""The loss scale that a program applies itself, without a GradScaler, and the steps that it skips itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ammeter.recording.loss_shares import Parts, factors
 
+if TYPE_CHECKING:
+    import torch
+
 MAX_CHANGE = 16.0
 """Largest ratio of two consecutive scales. A dynamic scale is halved or doubled, once or a few times in a row."""
+
+
+class Reset(NamedTuple):
+    """A call at which the program may have given up the gradients of the open step.
+
+    Attributes:
+        optimizer: the optimizer that resets its gradients with this call; None for any other call.
+        losses: the losses of a backward pass that begins with this call.
+    """
+
+    optimizer: torch.optim.Optimizer | None = None
+    losses: Any = None
 
 
 class OwnScale:
@@ -19,15 +35,17 @@ class OwnScale:
     Attributes:
         value: the last scale; 0 until the scaler is proven.
         is_hidden: whether the graph of the loss does not show the scale, as with a custom Function.
-        overflow_step: the step whose gradients are known to contain NaN or Inf.
-        gradients_changed: whether the gradients differ from those that the last backward() left.
+        overflowed: records that the gradients of an optimizer contain NaN or Inf.
+        given_up: returns the optimizers whose gradients the program has given up in the open step.
+        overflows: whether the gradients of an optimizer contain NaN or Inf now.
     """
 
     def __init__(self) -> None:
         self.value = 0.0
         self.is_hidden = False
-        self.overflow_step = -1
-        self.gradients_changed: Callable[[], bool] = _never
+        self.overflowed: Callable[[torch.optim.Optimizer], None] = _ignore
+        self.given_up: Callable[[Reset], list[torch.optim.Optimizer]] = _none
+        self.overflows: Callable[[torch.optim.Optimizer], bool] = _never
 
     def prove(self, scale: float, *, is_hidden: bool = False) -> None:
         self.value, self.is_hidden = scale, is_hidden
@@ -46,5 +64,13 @@ class OwnScale:
         return near[0] if len(near) == 1 else 0.0
 
 
-def _never() -> bool:
+def _ignore(_: torch.optim.Optimizer) -> None:
+    pass
+
+
+def _never(_: torch.optim.Optimizer) -> bool:
     return False
+
+
+def _none(_: Reset) -> list[torch.optim.Optimizer]:
+    return []

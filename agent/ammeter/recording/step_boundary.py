@@ -7,19 +7,20 @@ scaler, or when each scaler that was used has updated, it closes at one of two p
 - a training-mode forward, backward or scale is called after every optimizer has stepped. Several optimizers that
   alternate, as in a GAN, therefore form one step.
 
-A program with a loss scale of its own skips a step by itself: it resets or changes gradients with NaN or Inf, and no
-optimizer steps. Such a step closes at the next of these calls.
+A program may skip a step by itself: it resets or changes gradients with NaN or Inf, and their optimizer does not step.
+Such a step closes at the next of these calls, or at update() of the GradScaler whose unscale_() found NaN or Inf.
 
 Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.recording.own_scale import Reset
 from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.targets import optimizer_in
@@ -75,8 +76,8 @@ class Boundary:
         """Writes waiting rows; an evaluation between two steps belongs to neither."""
         self._rows.write_due()
 
-    def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        self._close_if_complete()
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._close_if_complete(patch.outputs(args, kwargs))
         self._rows.begin_step()
         if self._inside is not None and not patch.inside_backward():
             self._session.closure.begin_backward()
@@ -99,34 +100,39 @@ class Boundary:
         if id(args[0]) in self._session.row.stepped and not self._awaits_more():
             self._close()
         elif args[0] in self._watched.optimizers:
-            self._close_if_skipped(is_reset=True)
+            self._close_if_skipped(Reset(optimizer=args[0]))
 
-    def _close_if_complete(self) -> None:
-        attempted = self._session.row.stepped | self._session.row.skipped
-        if not attempted:
-            self._close_if_skipped(is_reset=False)
-            return
+    def _close_if_complete(self, losses: Any = None) -> None:
         if self._awaits_more():
             return
-        if attempted.issuperset(map(id, self._watched.optimizers)):
+        if self._is_complete():
             self._close()
+        else:
+            self._close_if_skipped(Reset(losses=losses))
 
-    def _close_if_skipped(self, *, is_reset: bool) -> None:
-        """Closes a step that the program itself skips: it gives up gradients with NaN or Inf.
+    def _is_complete(self) -> bool:
+        """Whether all optimizers have stepped or were skipped."""
+        attempted = self._session.row.stepped | self._session.row.skipped
+        return bool(attempted) and attempted.issuperset(map(id, self._watched.optimizers))
 
-        Args:
-            is_reset: the program resets the gradients now; otherwise it may have done so.
-        """
-        session, own = self._session, self._session.own_scale
-        row = session.row
-        if own.overflow_step != row.step or row.stepped or row.skipped or row.scaler_used:
+    def _close_if_skipped(self, reset: Reset) -> None:
+        """Closes a step that the program itself skips: it gives up gradients with NaN or Inf."""
+        row, own = self._session.row, self._session.own_scale
+        if row.scaler_used or self._inside is not None or patch.inside_backward():
             return
-        if is_reset or own.gradients_changed():
-            own.overflow_step = -1
-            row.skipped = frozenset(map(id, self._watched.optimizers))
-            for optimizer in self._watched.optimizers:
-                session.skipped(optimizer)
-            self._close()
+        attempted = row.stepped | row.skipped
+        given_up = [optimizer for optimizer in own.given_up(reset) if id(optimizer) not in attempted]
+        if given_up:
+            self._skip([optimizer for optimizer in given_up if own.overflows(optimizer)])
+            row.skipped |= set(map(id, given_up))
+            if self._is_complete():
+                self._close()
+
+    def _skip(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Marks optimizers as skipped whose gradients with NaN or Inf still exist."""
+        for optimizer in optimizers:
+            self._session.row.skipped |= {id(optimizer)}
+            self._session.skipped(optimizer)
 
     def _awaits_more(self) -> bool:
         """Whether the step must stay open.
@@ -186,8 +192,7 @@ class Boundary:
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             row.fused |= {id(optimizer)}
         if id(optimizer) not in row.stepped:
-            row.skipped |= {id(optimizer)}
-            self._session.skipped(optimizer)
+            self._skip([optimizer])
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:
         """Closes the step if this optimizer has already stepped in it."""
@@ -202,6 +207,10 @@ class Boundary:
 
     def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._close_if_updated(args[0])
+        row = self._session.row
+        if not row.stepped and not row.skipped:  # the program may have omitted step() because of NaN or Inf
+            unscaled = [optimizer for optimizer in self._watched.optimizers if id(optimizer) in row.scaler_used]
+            self._skip([optimizer for optimizer in unscaled if self._watched.overflowed(optimizer)])
 
     def _close_if_updated(self, scaler: torch.amp.GradScaler) -> None:
         """Closes the step when a scaler that already updated is used again."""

@@ -26,7 +26,7 @@ SCALARS: dict[str, str] = {
     "growth_tracker": "steps since the scale last changed, as GradScaler counts them",
     "found_inf": "optimizers for which GradScaler found a non-finite gradient",
     "applied": "optimizers that stepped",
-    "skipped": "optimizers whose step GradScaler skipped",
+    "skipped": "optimizers whose step GradScaler or the program skipped",
     "loss": "training loss of the batch, unscaled, all micro-batches together, or as run.log(loss=...) gives it",
     "val_loss": "validation loss from run.log",
     "samples": "samples in the step, from run.log, else the first dimension of the model's first input",

@@ -45,6 +45,24 @@ def test_update_without_a_step_ends_nothing(rows: Any) -> None:
     assert 0 == len(rows(loop, scalers=1))
 
 
+def test_a_step_that_the_program_omits_because_of_inf_ends_at_update(rows: Any) -> None:
+    def loop(models: Any, optimizers: Any, scalers: Any) -> None:
+        for step in range(4):
+            scalers[0].scale(loss_of(models[0], step)).backward()
+            if step == 1:
+                models[0].weight.grad.fill_(torch.inf)
+            scalers[0].unscale_(optimizers[0])
+            if torch.nn.utils.clip_grad_norm_(models[0].parameters(), 1.0).isfinite():
+                scalers[0].step(optimizers[0])
+            scalers[0].update()
+            optimizers[0].zero_grad()
+
+    found = rows(loop, scalers=1)
+    assert [0.0, 1.0, 2.0, 3.0] == found.scalar("loss").tolist()
+    assert [0.0, 1.0, 0.0, 0.0] == found.scalar("skipped").tolist()
+    assert [1.0, 0.0, 1.0, 1.0] == found.scalar("applied").tolist()
+
+
 def test_two_scalers_are_one_step_until_one_that_updated_is_used_again(rows: Any) -> None:
     def loop(models: Any, optimizers: Any, scalers: Any) -> None:
         for step in range(3):

@@ -51,6 +51,27 @@ def test_zero_grad_ends_a_step_without_a_scaler(rows: Any) -> None:
     assert [1.0] * 3 == found.scalar("micro_batches").tolist()
 
 
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_a_step_that_the_program_omits_because_of_nan_is_skipped(rows: Any, optimizers: int) -> None:
+    def loop(models: Any, optimizers: Any, scalers: Any) -> None:
+        for step in range(4):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            for model in models[: len(optimizers)]:
+                loss_of(model, step).backward()
+            if step == 1:
+                models[0].weight.grad.fill_(torch.nan)
+            norms = [torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) for model in models[: len(optimizers)]]
+            if all(norm.isfinite() for norm in norms):
+                for optimizer in optimizers:
+                    optimizer.step()
+
+    found = rows(loop, optimizers=optimizers)
+    count = float(optimizers)
+    assert [0.0, count, 0.0, 0.0] == found.scalar("skipped").tolist()
+    assert [count, 0.0, count, count] == found.scalar("applied").tolist()
+
+
 def test_backward_ends_a_step_whose_gradients_nobody_reset(rows: Any) -> None:
     def loop(models: Any, optimizers: Any, scalers: Any) -> None:
         for step in range(3):

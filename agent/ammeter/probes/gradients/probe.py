@@ -224,7 +224,9 @@ class Gradients:
     ) -> None:
         readings = row.raw.setdefault("gradients", [])
         for reading in self._reader.read(optimizer, indices, grads, scale, full):
-            row.urgent = row.urgent or reading.has_nonfinite
+            if reading.has_nonfinite:
+                row.urgent = True
+                self._session.own_scale.overflowed(optimizer)
             readings.append(reading)
             for transfer in reading.transfers():
                 row.later("gradients", transfer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 
 from ammeter.probes.own_scaling import graph
 from ammeter.probes.own_scaling.judgement import Judgement
+from ammeter.probes.own_scaling.own_skips import OwnSkips, has_nonfinite
 from ammeter.probes.own_scaling.samples import DeviceSample, Sample, Samples, is_finite
 from ammeter.probes.own_scaling.steps import (
     BACKWARD,
@@ -62,13 +62,13 @@ class OwnScaling:
         self._is_candidate = False
         self._is_on_host = True
         self._emitted: set[str] = set()
-        self._overflow: tuple[weakref.ref[torch.optim.Optimizer], tuple[int, ...]] | None = None
-        """Optimizer and state of the gradients that contain NaN or Inf."""
+        self._skips = OwnSkips(session, self._samples)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         by_norm, clipped = guard(self._clips_norm), guard(self._clipped)
         by_value = guard(self._clips_values)
-        self._own.gradients_changed = self._have_changed
+        self._own.overflowed, self._own.given_up = self._skips.overflowed, self._skips.given_up
+        self._own.overflows = has_nonfinite
         handles = [
             patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
             patch.function(*clip_function(), before=by_norm),
@@ -220,7 +220,7 @@ class OwnScaling:
         for optimizer in self._session.watched.optimizers:
             sample = self._sample(row, step, optimizer, kind, number, place)
             if kind == BACKWARD and sample is not None:
-                self._check_overflow(row, optimizer, sample, step.passes[-1])
+                self._check_overflow(optimizer, sample, step.passes[-1])
 
     def _sample(
         self,
@@ -239,23 +239,16 @@ class OwnScaling:
         step.add(id(optimizer), Point(kind, sample, number, place))
         return sample
 
-    def _check_overflow(self, row: Row, optimizer: torch.optim.Optimizer, sample: Sample, last: Pass) -> None:
+    def _check_overflow(self, optimizer: torch.optim.Optimizer, sample: Sample, last: Pass) -> None:
         """Records that scaled gradients contain NaN or Inf, if the host knows it."""
         self._is_on_host = sample.on_host
-        if not sample.on_host or is_finite(sample):
+        if not sample.on_host:
             return
-        if self._own.value or (last.loss is not None and own_scale(last.loss.parts)):
-            self._own.overflow_step = row.step
-            self._overflow = weakref.ref(optimizer), self._samples.state(optimizer)
-
-    def _have_changed(self) -> bool:
-        """Whether the gradients with NaN or Inf are no longer as backward() left them."""
-        optimizer = None if self._overflow is None else self._overflow[0]()
-        return (
-            self._overflow is not None
-            and optimizer is not None
-            and (self._samples.state(optimizer) != self._overflow[1])
-        )
+        scale = 0.0 if last.loss is None else self._skips.scale_of(last.loss.parts)
+        if self._own.value or scale:
+            self._skips.passed(optimizer, scale)
+            if not is_finite(sample):
+                self._skips.overflowed(optimizer)
 
 
 def _number(row: Row, seed: Any) -> Transfer | None:

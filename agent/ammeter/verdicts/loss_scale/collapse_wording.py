@@ -10,7 +10,7 @@ from ammeter.verdicts.loss_scale.collapse_state import State
 def cause(state: State) -> str:
     opened = state.opened
     return (
-        f"GradScaler skipped {state.lost_steps} steps from {opened.first} to {opened.last} because their gradients"
+        f"The scaler skipped {state.lost_steps} steps from {opened.first} to {opened.last} because their gradients"
         f" contained NaN or Inf{_scales(state)}. {_before(state)}{_after(state)}"
         f"{state.frontier.words()}{_outlook(state)}"
     )

@@ -62,9 +62,10 @@ def _effect(state: State) -> str:
             return " Whether the optimizer stepped is unknown."
         return " The optimizer did not step, so no weight was changed."
     skipped = "that step" if state.bad == 1 else "those steps"
+    scaler = "The program" if state.own_scaled else "GradScaler"
     if state.partly_applied:
-        return f"{_overflow(state)} GradScaler skipped {skipped} for one optimizer, and another one stepped."
-    return f"{_overflow(state)} GradScaler skipped {skipped}, so no weight was changed."
+        return f"{_overflow(state)} {scaler} skipped {skipped} for one optimizer, and another one stepped."
+    return f"{_overflow(state)} {scaler} skipped {skipped}, so no weight was changed."
 
 
 def _applied(state: State) -> str:
@@ -91,5 +92,5 @@ def _overflow(state: State) -> str:
     sample = known_size if state.headroom_bits >= 1 else "an unusual sample could"
     return (
         f"{many} An overflow is unlikely, because {wording.listed(known)}, but {sample} cause it: run the same batch"
-        " with GradScaler(init_scale=1) to decide."
+        f" with {'a loss scale of 1' if state.own_scaled else 'GradScaler(init_scale=1)'} to decide."
     )

@@ -41,6 +41,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _rows(state, part)
         elif isinstance(part, Event) and part.name == "usage.update_between_optimizers":
             state = replace(state, nan_overflows=True)
+        elif isinstance(part, Event) and part.name == "scaler.seen":
+            state = replace(state, own_scaled=True) if part.data.get("own") else state
         elif isinstance(part, Event) and part.name == "weights.nonfinite":
             state = _weights(state, part)
         elif isinstance(part, Event) and part.name == "origin.found":
@@ -51,6 +53,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _weights(state: State, event: Event) -> State:
+    """Names a weight of the finding. It also proves that doubtful steps were applied."""
+    if 0 <= state.doubtful_step <= event.step and not state.opened.active:
+        state = open_episode(state, state.doubtful_step, state.doubtful, unprotected=True, certain_at=event.step)
+        state = replace(state, doubtful_step=-1, scaled=True)
     tensors = event.data.get("tensors") or ["a weight"]
     affected = state.opened.active and state.applied and not state.weight
     return replace(state, weight=str(tensors[0])[: origin_event.MAX_NAME_CHARS]) if affected else state
@@ -76,14 +82,24 @@ def _rows(state: State, rows: View) -> State:
             state = _good(state, step, scale, norm, absmax) if applied > 0 else state
         elif not loss_nonfinite[at]:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
-            unprotected = applied > 0 and not skipped > 0
-            state = (
-                _skipped(state, step, scale, frontier)
-                if skipped > 0
-                else open_episode(state, step, frontier, unprotected)
-            )
+            if skipped > 0:
+                state = _skipped(state, step, scale, frontier)
+            elif applied > 0 and state.own_scaled:
+                state = _doubtful(state, step, frontier)
+            else:
+                state = open_episode(state, step, frontier, unprotected=applied > 0)
             state = _with_unread(state, step, bool(losses_read[at]), applied, skipped, scale)
     return state
+
+
+def _doubtful(state: State, step: int, frontier: Origin) -> State:
+    """Stores a bad step of a program with a loss scale of its own.
+
+    The program checks its gradients itself. The row of an applied step may also contain a step that it skipped before.
+    """
+    if state.weight or state.doubtful_step >= 0:
+        return state
+    return replace(state, doubtful_step=step, doubtful=frontier)
 
 
 def _with_unread(state: State, step: int, loss_read: bool, applied: float, skipped: float, scale: float) -> State:
@@ -133,11 +149,13 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     had_worked = 0 < scale <= state.headroom.applied_scale
     state = replace(state, unexpected_skips=state.unexpected_skips + had_worked)
     hopeless = state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS or (
-        state.series >= MAX_ACCIDENTAL_SKIPS and scale <= MIN_USEFUL_SCALE
+        state.series >= MAX_ACCIDENTAL_SKIPS and (scale <= MIN_USEFUL_SCALE or _is_unscaled(state, scale))
     )
     if spread and hopeless:
         return open_episode(_with_evidence(state, scale, 0.0), step, frontier, unprotected=False)
     if not had_worked:
+        if math.isnan(scale):
+            return state
         nan_overflows = state.nan_overflows or only_nan
         return replace(state, nan_overflows=nan_overflows, headroom=headroom.overflow(state.headroom, scale))
     bits = state.headroom.bits(scale)
@@ -148,6 +166,11 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     if state.pending_step >= 0:
         return state
     return replace(_with_evidence(state, scale, bits), pending_step=step, frontier=frontier)
+
+
+def _is_unscaled(state: State, scale: float) -> bool:
+    """Whether the program, which has trained without a loss scale, skips the step itself."""
+    return math.isnan(scale) and not state.own_scaled and state.headroom.norm > 0
 
 
 def _bits_needed(state: State, only_nan: bool) -> float:
@@ -213,7 +236,13 @@ VERDICT = Verdict(
         "grad.norm",
         "grad.infs",
     ),
-    events=("gradient.nonfinite", "usage.update_between_optimizers", "weights.nonfinite", "origin.found"),
+    events=(
+        "gradient.nonfinite",
+        "usage.update_between_optimizers",
+        "weights.nonfinite",
+        "origin.found",
+        "scaler.seen",
+    ),
     state=State,
     judge=judge,
     explains=(

@@ -203,10 +203,10 @@ def _damage(state: State) -> str:
         return f" {steps} applied; the gradients that were read there were finite{zero}."
     if state.partly_applied:
         steps = wording.count(state.partly_applied, "such step")
-        return f" In {steps} GradScaler skipped one optimizer and another one stepped and changed its weights."
+        return f" In {steps} one optimizer was skipped and another one stepped and changed its weights."
     if state.skipped:
-        steps = "the step" if state.skipped == 1 else "these steps"
-        return f" GradScaler skipped {steps}, so no weight was changed; buffers (running statistics) were not read."
+        steps = "The step was" if state.skipped == 1 else "These steps were"
+        return f" {steps} skipped, so no weight was changed; buffers (running statistics) were not read."
     return " No optimizer step with it was seen."
 
 

@@ -181,7 +181,7 @@ def _weight_sentences(state: State) -> Iterator[str]:
         yield f"At step {state.last_finite} the weights that were read were finite."
     if state.deduced >= 0:
         yield (
-            f"The losses are non-finite from step {state.deduced} on and GradScaler skipped each of these steps, so the"
+            f"The losses are non-finite from step {state.deduced} on and each of these steps was skipped, so the"
             f" weights were non-finite after step {state.opened.first} at the latest."
         )
 

@@ -112,9 +112,13 @@ def recorded(program: Program, folder: Path, steps: int = 24) -> tuple[Any, list
 
 def found(program: Program, folder: Path, steps: int = 24) -> dict[str, Finding]:
     """Trains under watch() and returns the findings by verdict."""
+    return of_frames(recorded(program, folder, steps)[1])
+
+
+def of_frames(frames: list[Any]) -> dict[str, Finding]:
     findings: dict[str, Finding] = {}
     states: dict[str, bytes] = {}
-    for part in views(recorded(program, folder, steps)[1]):
+    for part in views(frames):
         judged = verdicts.judge(states, part)
         assert {} == judged.faults
         states = judged.states

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.agent.probes.own_scaling.program import DIVIDE, Program, found, recorded
+from tests.agent.probes.own_scaling.program import DIVIDE, Program, found, of_frames, recorded
 from tests.agent.training import events
 
 
@@ -57,6 +58,52 @@ def test_a_step_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) ->
     assert [(7, 4096.0, 2048.0)] == [
         (event.step, event.data["from"], event.data["to"]) for event in events(frames, "scaler.backoff")
     ]
+
+
+class BadWeight(Overflowing):
+    """An overflow reaches one element of a weight, which is not among the sampled gradients."""
+
+    clips = False
+
+    def loss(self) -> torch.Tensor:
+        return Program.loss(self)
+
+    def backward(self, step: int) -> None:
+        super().backward(step)
+        if step in self.bad:
+            self.model.middle.weight.grad.view(-1)[-1] = torch.inf  # type: ignore[union-attr]
+
+    def divide(self, step: int) -> None:
+        super().divide(step)
+        if self.clips:
+            torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+
+    bad: tuple[int, ...] = (6, 9)
+
+
+@pytest.mark.parametrize("clips", [True, False], ids=["clipped", "not clipped"])
+@pytest.mark.parametrize("reset", [True, False], ids=["zero_grad", "by hand"])
+def test_a_skipped_step_is_found_from_gradients_that_are_not_sampled(reset: bool, clips: bool, tmp_path: Path) -> None:
+    program = BadWeight()
+    program.clips = clips
+    if not reset:
+        program.optimizer.zero_grad = program.forget  # type: ignore[method-assign]
+    rows, frames = recorded(program, tmp_path, steps=12)
+    assert [6, 9] == rows.steps[rows.scalar("skipped") > 0].tolist()
+    assert [4096.0] * 7 + [2048.0] * 3 + [1024.0] * 2 == rows.scalar("scale").tolist()
+    assert [] == pages(frames)
+
+
+def test_steps_that_are_skipped_before_the_scaler_is_proven_are_steps(tmp_path: Path) -> None:
+    program = BadWeight(2.0**16)
+    program.bad = (0, 1, 2)
+    rows, frames = recorded(program, tmp_path, steps=8)
+    assert [1.0] * 3 + [0.0] * 5 == rows.scalar("skipped").tolist()
+    assert [] == pages(frames)
+
+
+def pages(frames: list[Any]) -> list[str]:
+    return [finding.verdict for finding in of_frames(frames).values() if finding.severity == "page"]
 
 
 @pytest.mark.parametrize("factor", [64.0, 1000.0])

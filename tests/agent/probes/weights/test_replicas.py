@@ -41,3 +41,7 @@ def test_few_numbers_and_multiples_of_one_number_prove_nothing() -> None:
     assert 0 == significant_bits(array(numbers(elements=1000).bfloat16().float()))
     assert 0 == significant_bits(array((numbers() * 2**11).round() / 2**24))
     assert 0 == significant_bits(np.zeros(ELEMENTS, np.float32))
+
+
+def test_numbers_as_few_as_the_mantissas_of_float16_are_not_taken_for_rounded_ones() -> None:
+    assert 24 == significant_bits(array(numbers(elements=1025)))

@@ -145,6 +145,9 @@ for step in range(60):
             weight.grad.copy_(flat[begin : begin + weight.numel()].view_as(weight)).div_(2)
             begin += weight.numel()
     optimizer.step()
+    if sys.argv[1] == "reversed" and step == 30 and rank == 1:
+        with torch.no_grad():
+            network[3].weight.copy_(network[3].weight.flip(0))
 dist.destroy_process_group()
 """
 
@@ -161,3 +164,9 @@ def report_of(folder: Path, *words: str, **settings: str) -> Report:
 def test_real_ranks_with_a_reduction_of_their_own(how: str, expected: Any, tmp_path: Path) -> None:
     found = [entry.finding for entry in report_of(tmp_path, how).findings if entry.finding.verdict == "ranks-disagree"]
     assert ([expected] if expected else []) == [(finding.severity, finding.first_step) for finding in found]
+
+
+def test_weights_in_another_order_differ_although_their_sum_is_the_same(tmp_path: Path) -> None:
+    (finding,) = (entry.finding for entry in report_of(tmp_path, "reversed").findings)
+    assert ("ranks-disagree", "page") == (finding.verdict, finding.severity)
+    assert 30 < finding.first_step < 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,15 @@ def all_inside(model: Model, optimizer: torch.optim.Optimizer) -> None:
         loss = loss_of(model)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
+    optimizer.step()
+
+
+def nested(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    with half():
+        loss = loss_of(model)
+        with half(cache_enabled=False):
+            torch.autograd.backward(loss)
     optimizer.step()
 
 
@@ -77,6 +87,45 @@ def with_a_penalty(model: Model, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
+def accumulated(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    with half():
+        for _ in range(4):
+            torch.autograd.backward(loss_of(model))
+    optimizer.step()
+
+
+class Recomputed(torch.autograd.Function):
+    """Runs the model again in its backward pass, as checkpoints of several libraries do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, model: Model) -> torch.Tensor:
+        ctx.model, ctx.x = model, x.detach()
+        return model(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x = ctx.x.requires_grad_()
+        with torch.enable_grad(), half():
+            torch.autograd.backward(ctx.model(x), gradients)
+        return x.grad, None
+
+
+def with_a_second_forward_pass(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    output: Any = Recomputed.apply(torch.randn(8, 12, requires_grad=True), model)  # type: ignore[no-untyped-call]
+    torch.autograd.backward(output.float().square().mean())
+    optimizer.step()
+
+
+def by_a_library() -> Step:
+    """The step of a trainer that is installed beside torch."""
+    names: dict[str, Any] = {"half": half, "loss_of": loss_of, "torch": torch}
+    exec(compile(inspect.getsource(all_inside), "/opt/lib/site-packages/trainer/loop.py", "exec"), names)
+    step: Step = names["all_inside"]
+    return step
+
+
 Step = Callable[[Model, torch.optim.Optimizer], None]
 
 
@@ -94,6 +143,7 @@ def trained(folder: Path, step: Step, steps: int = 12) -> Any:
     ("step", "call", "context"),
     [
         (all_inside, "backward()", "with half():"),
+        (nested, "backward()", "with half(cache_enabled=False):"),
         (decorated, "backward()", ""),
         (only_the_step, "SGD.step()", ""),
     ],
@@ -108,7 +158,7 @@ def test_a_call_inside_autocast_is_found(step: Step, call: str, context: str, tm
         assert str(finding.caller).endswith(line_of(step, context))
 
 
-@pytest.mark.parametrize("step", [healthy, with_a_penalty])
+@pytest.mark.parametrize("step", [healthy, with_a_penalty, with_a_second_forward_pass, by_a_library()])
 def test_calls_outside_and_gradients_inside_the_loss_are_silent(step: Step, tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, step).findings()
 
@@ -132,9 +182,11 @@ def test_a_late_change_begins_at_its_first_step(tmp_path: Path) -> None:
     assert 10 == seen.findings()[NAME].first_step
 
 
-def test_a_single_step_is_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [all_inside, accumulated])
+@pytest.mark.parametrize("last", [10, 11])
+def test_one_step_or_two_are_silent(step: Step, last: int, tmp_path: Path) -> None:
     steps = iter(range(30))
-    seen = trained(tmp_path, lambda *run: (all_inside if next(steps) == 10 else healthy)(*run), steps=30)
+    seen = trained(tmp_path, lambda *run: (step if 10 <= next(steps) <= last else healthy)(*run), steps=30)
     assert NAME not in seen.findings()
 
 

@@ -87,9 +87,10 @@ def test_losses_in_float32_are_silent(loss_of: Loss, tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, loss_of).findings()
 
 
-def test_a_single_loss_in_half_precision_is_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_half", [{8}, {8, 9}, {8, 9, 12, 13}])
+def test_one_or_two_losses_in_half_precision_are_silent(in_half: set[int], tmp_path: Path) -> None:
     steps = iter(range(30))
-    seen = trained(tmp_path, lambda *of: (margin if next(steps) == 8 else in_float32)(*of), steps=30)
+    seen = trained(tmp_path, lambda *of: (margin if next(steps) in in_half else in_float32)(*of), steps=30)
     assert NAME not in seen.findings()
 
 
@@ -142,6 +143,12 @@ def test_the_setting_of_the_anomaly_detection_is_the_programs_own(tmp_path: Path
         assert torch.is_anomaly_enabled()
     assert {(True, False)} == set(seen_settings)
     assert NAME in seen.findings()
+
+
+def test_a_check_for_nan_that_the_program_switched_off_stays_off(tmp_path: Path) -> None:
+    with torch.autograd.set_detect_anomaly(False, check_nan=False):
+        assert NAME in trained(tmp_path, margin).findings()
+        assert not torch.is_anomaly_check_nan_enabled()
 
 
 def test_the_words_have_the_operator_and_the_line() -> None:

@@ -35,6 +35,20 @@ class Gate(torch.nn.Module):
         return output
 
 
+class Listed(torch.nn.Module):
+    """Layers in a list, which has no forward() of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.step = torch.nn.ModuleList([torch.nn.Linear(12, 12), torch.nn.Linear(12, 3)]), -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        x = self.layers[0](x)
+        output: torch.Tensor = self.layers[1](torch.log(x - x) if self.step == ONSET_STEP else x)
+        return output
+
+
 def _network(change: Change) -> Network:
     model = torch.nn.Sequential(torch.nn.Linear(12, 12), Gate(change), torch.nn.Linear(12, 3))
     return Network(model, (torch.randn(8, 12),), {}, "0")
@@ -60,6 +74,7 @@ def _shares(x: torch.Tensor) -> torch.Tensor:
     ("change", "op", "reason"),
     [
         (lambda x: x.masked_fill(_without_first_row(x) == 0, -torch.inf).softmax(-1), "SoftmaxBackward0", ""),
+        (lambda x: x.masked_fill(_without_first_row(x) == 0, -torch.inf) * x.relu(), "MulBackward0", ""),
         (_shares, "DivBackward0", "row"),
         (lambda x: torch.log(x - x), "LogBackward0", ""),
         (lambda x: x.sub(x.mean(-1, keepdim=True)).square().sub(9).sqrt(), "SqrtBackward0", ""),
@@ -81,6 +96,18 @@ def test_an_overflow_names_the_factor_and_not_the_layer_behind_it(tmp_path: Path
     step, found = _first(train(lambda: _network(lambda x: x.add(0).mul_(9e6)), tmp_path, dtype=torch.float16))
     assert (ONSET_STEP, "1", "MulBackward0", "float16") == (step, found["module"], found["op"], found["dtype"])
     assert found["infs"] > 0
+
+
+def test_a_list_of_layers_is_no_module_with_an_operator(tmp_path: Path) -> None:
+    network = Network(Listed(), (torch.randn(8, 12),), {}, "0")
+    step, found = _first(train(lambda: network, tmp_path, dtype=None))
+    assert (ONSET_STEP, "", "LogBackward0") == (step, found["module"], found["op"])
+
+
+def test_operators_that_pass_an_overflow_on_are_not_its_origin(tmp_path: Path) -> None:
+    passed = train(lambda: _network(lambda x: (x * 9e6).add(1.0).relu()), tmp_path, dtype=torch.float16)
+    step, found = _first(passed)
+    assert (ONSET_STEP, "1", "MulBackward0") == (step, found["module"], found["op"])
 
 
 def test_an_operator_after_the_criterion_is_behind_the_last_layer(tmp_path: Path) -> None:

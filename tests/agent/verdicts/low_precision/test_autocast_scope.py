@@ -101,7 +101,8 @@ class Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, model: Model) -> torch.Tensor:
         ctx.model, ctx.x = model, x.detach()
-        return model(x)
+        output: torch.Tensor = model(x)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -61,6 +61,11 @@ def clamped(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return per_target(logits, targets).sum() / (targets != IGNORED).sum().clamp(min=1)
 
 
+def of_kept_outputs(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A number of the outputs that no operator marks as a loss of targets."""
+    return logits.square()[targets != IGNORED].mean()
+
+
 def with_infinite_logit(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     hidden = torch.full_like(logits, -torch.inf).scatter(1, targets.clamp(min=0)[:, None] * 0 + 1, 0)
     return per_target(logits + hidden, targets.clamp(min=0) * 0).mean()
@@ -103,6 +108,12 @@ def test_a_batch_with_one_target_left_is_silent(loss_of: Loss, tmp_path: Path) -
 
 def test_a_mean_by_at_least_one_is_silent(tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, clamped, kept=0)
+
+
+def test_a_mean_over_none_without_a_criterion_is_another_fault(tmp_path: Path) -> None:
+    causes = trained(tmp_path, of_kept_outputs, kept=0)
+    assert causes
+    assert NAME not in causes
 
 
 def test_an_infinite_loss_per_target_is_no_loss_without_targets(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ class Recorder:
     def step(self, step: int, loss: Any, model: torch.nn.Module, scale: float) -> None:
         if not self._named:
             self._named = True
-            names = [*(name for name, _ in model.named_modules()), *(name for name, _ in model.named_parameters())]
+            parts = (model.named_modules(), model.named_parameters(), model.named_buffers())
+            names = [name for named in parts for name, _ in named]
             self._file.write(msgspec.json.encode(names) + b"\n")
         value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         weights = dict(model.named_parameters())

@@ -35,8 +35,8 @@ SMALL = ("--tiny", "--steps", "60", "--eval-every", "1000")
 ENDS = {"run-lost": -9, "unsupported-op": 1}
 """Faults that end the process, and its exit codes."""
 
-READ_OFTEN = {"lost-updates", "gradient-underflow", "no-loss-scaling"}
-"""Faults whose weights and full statistics the default budget reads too rarely for sixty steps this small."""
+READ_OFTEN = {"lost-updates", "gradient-underflow", "no-loss-scaling", "poisoned-buffers"}
+"""Faults whose weights, buffers and full statistics the default budget reads too rarely for sixty steps this small."""
 
 _load_once = functools.cache(data.load)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS as COLLAPSE_SKIPS
+from ammeter.verdicts.nonfinite.poisoned_buffers import FINITE_LOSSES
 from build import Network
 from cnn import CNN, Pool
 from data import Batch
@@ -77,6 +78,34 @@ def nonfinite_weights(trainer: Trainer) -> None:
     has turned one element of one weight into NaN, which no skipped step can mend."""
     with torch.no_grad():
         middle_block(trainer.model).mlp.fc.weight[3, 5] = torch.nan
+
+
+@fault(
+    first_step=20,
+    expected=Expected(
+        names=lambda model: [middle_block(model).mlp.activation], symptom="buffers.nonfinite", within=FINITE_LOSSES
+    ),
+)
+def poisoned_buffers(trainer: Trainer) -> None:
+    """The training loss goes on as before and each validation loss is NaN: one batch with Inf has passed through a
+    normalization layer, whose running averages keep it."""
+    mlp = middle_block(trainer.model).mlp
+    mlp.activation = Normalized(mlp.activation)
+    with torch.no_grad():
+        mlp.activation.norm(torch.full((2, 1), torch.inf))
+
+
+class Normalized(nn.Module):
+    """An activation and a normalization of all its outputs together, with running averages for evaluation."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation, self.norm = activation, nn.BatchNorm1d(1, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.activation(x)
+        normalized: Tensor = self.norm(y.float().reshape(-1, 1))
+        return normalized.view_as(y)
 
 
 @fault(precisions=("fp32",), optimizers=("adamw",))

@@ -35,6 +35,7 @@ _VERDICTS = {
     "usage.eps_below_dtype": "eps-underflow",
     "weights.nonfinite": "nonfinite-weights",
     "moments.nonfinite": "nonfinite-weights",
+    "buffers.nonfinite": "poisoned-buffers",
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
 }
@@ -186,6 +187,12 @@ def _weights(data: Data) -> str:
     return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
 
 
+def _buffers(data: Data) -> str:
+    since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
+    count = f"{wording.count(data['count'], 'buffer')} of the model {'contains' if data['count'] == 1 else 'contain'}"
+    return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
+
+
 def _fallback(data: Data) -> str:
     if data["reason"] == "misaligned" and data["flops_share"] < CONCERNS:
         return ""
@@ -258,6 +265,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.lopsided_step": _lopsided,
     "origin.found": origin_text.sentence,
     "weights.nonfinite": _weights,
+    "buffers.nonfinite": _buffers,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
     "guard.acted": _guard,

@@ -64,6 +64,10 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         "came from forward at blocks.1 (Exp) with 3 Inf, from at most 99; found by checking each module",
     ),
     "weights.nonfinite": ({"count": 2, "tensors": ["a.weight", "b"], "last_finite": 7}, "at step 7 they were finite"),
+    "buffers.nonfinite": (
+        {"count": 1, "tensors": ["norm.running_var"], "last_finite": 7},
+        "1 buffer of the model contains",
+    ),
     "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state contains NaN or Inf: a.exp_avg"),
     "kernel.fallback": (
         {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned"},

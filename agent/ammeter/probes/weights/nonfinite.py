@@ -21,6 +21,7 @@ from ammeter.tensors.hidden_reads import unseen
 from ammeter.tensors.slices import readable
 
 if TYPE_CHECKING:
+    from ammeter.probes.weights.buffers import Buffers
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
@@ -36,8 +37,9 @@ CHUNK_ELEMENTS = 2**18
 
 
 class NonfiniteWeights:
-    def __init__(self, session: ProbeContext) -> None:
+    def __init__(self, session: ProbeContext, buffers: Buffers) -> None:
         self._session = session
+        self._buffers = buffers
         self._last_reading = -REPEAT_STEPS
         self._loss_was_bad = False
         self._finite: int | None = None
@@ -105,10 +107,12 @@ class NonfiniteWeights:
         self._loss_was_bad = bad_loss
 
     def _read_all(self, row: Row) -> None:
-        """Reads every weight, between two steps."""
+        """Reads every weight and buffer, between two steps."""
         present = self._session.row
+        target = row if present.step == row.step + 1 else present
         with torch.no_grad():
-            unseen(lambda: self._read(row if present.step == row.step + 1 else present), ())
+            unseen(lambda: self._read(target), ())
+            unseen(lambda: self._buffers.read(target), ())
 
     def _read(self, row: Row) -> None:
         places: dict[Any, list[tuple[int, torch.Tensor]]] = defaultdict(list)

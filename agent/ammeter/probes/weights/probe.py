@@ -1,7 +1,7 @@
 """Measures on sampled steps how the optimizers change the weights.
 
-The probe measures the size of updates, lost updates, the agreement of consecutive gradients, and NaN and Inf in weights
-and moments.
+The probe measures the size of updates, lost updates, the agreement of consecutive gradients, and NaN and Inf in
+weights, moments and buffers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ammeter.probes.weights.buffers import Buffers
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.replicas import Replicas
@@ -44,7 +45,8 @@ class Weights:
         self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, Updates] = weakref.WeakKeyDictionary()
         self._second_readings: set[int] = set()
         self._open: dict[int, Cost] = {}
-        self._nonfinite = NonfiniteWeights(session)
+        self._buffers = Buffers(session)
+        self._nonfinite = NonfiniteWeights(session, self._buffers)
         self._copies = Copies(session)
         self._replicas = Replicas(session)
         self._shared_steps = session.governor.shared_steps
@@ -67,6 +69,8 @@ class Weights:
             _fill(row, parts)
         if "copies" in row.raw:
             self._copies.finish(row)
+        if "buffers" in row.raw:
+            self._buffers.finish(row)
         self._nonfinite.finish(row, parts)
         self._replicas.finish(row)
 
@@ -102,6 +106,7 @@ class Weights:
             gradients_exist: whether the gradients of this step exist; otherwise a closure computes them.
         """
         self._copies.read(self._session.row)
+        self._buffers.sample(self._session.row)
         self._reader(optimizer).before(optimizer, is_second=is_second, gradients_exist=gradients_exist)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

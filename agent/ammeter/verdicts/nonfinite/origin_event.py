@@ -19,6 +19,7 @@ CONSEQUENCES = (
     "nonfinite-gradient",
     "scale-collapse",
     "overflow-storm",
+    "poisoned-buffers",
 )
 """Ids of verdicts that follow from a forward pass with NaN or Inf."""
 

@@ -155,6 +155,32 @@ def test_a_weight_that_is_not_finite_is_the_origin(tmp_path: Path) -> None:
     assert (ONSET_STEP, "weights", "1.leave.weight") == (step, found["kind"], found["tensor"])
 
 
+class Shifted(torch.nn.Module):
+    """A buffer takes part in the forward pass."""
+
+    shift: torch.Tensor
+
+    def __init__(self, after: Change) -> None:
+        super().__init__()
+        self.enter, self.leave = torch.nn.Linear(12, 20), torch.nn.Linear(20, 3)
+        self.register_buffer("shift", torch.ones(20))
+        self.after, self.step = after, -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        if self.step == ONSET_STEP:
+            self.shift[4] = torch.nan
+        output: torch.Tensor = self.leave(self.after(self.enter(x) * self.shift))
+        return output
+
+
+@pytest.mark.parametrize("after", [torch.tanh, lambda x: x.add(1.0).sub(x.detach().mean())])
+def test_a_buffer_that_is_not_finite_is_the_origin(after: Change, tmp_path: Path) -> None:
+    network = Network(Shifted(after), (torch.randn(8, 12),), {}, "0")
+    step, found = _first(train(lambda: network, tmp_path, dtype=None))
+    assert (ONSET_STEP, "weights", "shift", True) == (step, found["kind"], found["tensor"], found.get("buffer"))
+
+
 def test_the_search_changes_no_bit_of_the_weights(tmp_path: Path) -> None:
     def trained(folder: Path | None) -> list[torch.Tensor]:
         torch.manual_seed(5)

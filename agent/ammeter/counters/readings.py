@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ammeter.wire.columns import View, measured
+from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
 COLUMNS = (
@@ -32,11 +30,10 @@ def advance(before: Mapping[str, int], view: View) -> dict[str, int]:
     """Returns the counts after a view: readings by column, censuses, and half-precision tensors of the schema."""
     after = dict(before)
     places = view.schema.places
-    columns = [column for column in COLUMNS if column in places]
-    values = view.values[[places[column] for column in columns]]
-    for column, more in zip(columns, np.count_nonzero(measured(values), axis=1).tolist(), strict=True):
-        if more:
-            after[column] = after.get(column, 0) + more
+    counts = view.is_measured.sum(axis=1).tolist()
+    for column in COLUMNS:
+        if column in places and counts[places[column]]:
+            after[column] = after.get(column, 0) + counts[places[column]]
     for _, frame in view.frames:
         if isinstance(frame, Hello):
             dtypes = [tensor.dtype for tensor in frame.schema.tensors]

@@ -9,7 +9,7 @@ from ammeter.wire.columns import Floats, Mask, View, measured
 
 def positive(column: Floats) -> Mask:
     """True where a value was measured and is above 0."""
-    above: Mask = measured(column) & (column > 0)
+    above: Mask = column > 0  # an absent value is a NaN
     return above
 
 
@@ -20,15 +20,18 @@ def nonfinite_gradients(view: View) -> Mask:
     counted and none is non-finite, the norm of finite gradients overflowed.
     """
     norms, elements = view.scalar("grad_norm"), view.scalar("grad_nonfinite")
-    nonfinite: Mask = (measured(norms) & ~np.isfinite(norms) & ~(elements == 0)) | (elements > 0)
+    counted, finite = positive(elements), np.isfinite(norms)
+    if finite.all():
+        return counted
+    nonfinite: Mask = (measured(norms) & ~finite & ~(elements == 0)) | counted
     return nonfinite
 
 
 def nonfinite_losses(view: View) -> Mask:
     """True for rows whose loss is NaN or Inf."""
     loss = view.loss()
-    nonfinite: Mask = measured(loss) & ~np.isfinite(loss)
-    return nonfinite
+    nonfinite: Mask = ~np.isfinite(loss)
+    return nonfinite & measured(loss) if nonfinite.any() else nonfinite
 
 
 def count(rows: Mask) -> int:
@@ -37,5 +40,13 @@ def count(rows: Mask) -> int:
 
 def total(column: Floats) -> float:
     """Sums the finite values above 0."""
-    finite = column[np.isfinite(column)]
-    return float(finite[finite > 0].sum(dtype=np.float64)) if finite.size else 0.0
+    above = positive(column)
+    return float(column[above & (column < np.inf)].sum(dtype=np.float64)) if above.any() else 0.0
+
+
+def figures(view: View) -> tuple[list[int], list[float]]:
+    """Returns positive() and total() of each scalar column: rows above 0, and the sum of the finite ones."""
+    columns = view.values[: len(view.schema.scalars)]
+    above = positive(columns)
+    sums = np.where(above & (columns < np.inf), columns, np.float32(0)).sum(axis=1, dtype=np.float64)
+    return above.sum(axis=1).tolist(), sums.tolist()

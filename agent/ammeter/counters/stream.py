@@ -5,6 +5,7 @@ Pure. The result does not depend on the division of the stream into views.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from ammeter.counters import histograms, readings
 from ammeter.counters.events import MAX_NAME_CHARS, MAX_SUM, OTHER, Counters, add_epoch, add_event, add_hello
-from ammeter.counters.rows import count, nonfinite_gradients, nonfinite_losses, positive, total
+from ammeter.counters.rows import count, figures, nonfinite_gradients, nonfinite_losses, positive, total
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello, Lost
 from ammeter.wire.printable import storable
@@ -59,13 +60,16 @@ GAUGES = ("consecutive_skipped", "last_nonfinite_time", "checkpoint_time")
 """Values that are no sums: skipped steps in a row at the end; times in ns, 0 for never, of the last non-finite step's
 end and of the last complete checkpoint."""
 
+NO_COUNTS = dict.fromkeys(SUMS + GAUGES, 0)
+"""The counters of a stream without rows."""
+
 MAX_REASONS = 64
 """Cap on reasons of lost records, which come from outside and are written with every batch."""
 
 
 def advance(counters: Mapping[str, Any], view: View) -> Counters:
     """Returns the counters after the rows and events of a view."""
-    after: Counters = {**dict.fromkeys(SUMS + GAUGES, 0), **counters}
+    after: Counters = {**NO_COUNTS, **counters}
     if len(view):
         _add_rows(after, view)
         if "grad_norms_read" in counters or not counters.get("steps"):
@@ -77,7 +81,10 @@ def advance(counters: Mapping[str, Any], view: View) -> Counters:
             add_event(after, frame)
         elif isinstance(frame, Hello):
             add_hello(after, frame)
-    return after | {name: min(after[name], MAX_SUM) for name in SUMS}
+    for name in SUMS:
+        if after[name] > MAX_SUM:
+            after[name] = MAX_SUM
+    return after
 
 
 def add_losses(before: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, dict[str, int]]:
@@ -113,27 +120,39 @@ def precision(before: str | None, view: View) -> str | None:
 
 
 def _add_rows(after: Counters, view: View) -> None:
-    skipped = positive(view.scalar("skipped"))
+    positives, sums = (defaultdict(int, zip(view.schema.scalars, numbers, strict=True)) for numbers in figures(view))
     nonfinite = nonfinite_gradients(view)
     after["steps"] += len(view)
-    after["applied"] += count(positive(view.scalar("applied")) & ~skipped)
-    after["skipped"] += count(skipped)
     after["nonfinite_steps"] += count(nonfinite)
     after["nonfinite_loss_steps"] += count(nonfinite_losses(view))
-    after["overflow_events"] += count(positive(view.scalar("found_inf")))
+    after["overflow_events"] += positives["found_inf"]
     for name, stat in (("nonfinite_nan", "grad.nans"), ("nonfinite_inf", "grad.infs")):
-        after[name] += int(total(view.stat(stat)))
+        if stat in view.schema.stats:
+            after[name] += int(total(view.stat(stat)))
     for name in ("samples", "step_seconds", "overhead_seconds"):
-        after[name] += total(view.scalar(name))
+        after[name] += sums[name]
     if nonfinite.any():
         after["last_nonfinite_time"] = int(view.times[nonfinite][-1])
+    if positives["skipped"]:
+        _add_skips(after, view)
+    else:
+        after["applied"] += positives["applied"]
+        after["consecutive_skipped"] = 0
+    if "epoch" in view.schema.places:
+        _add_epochs(after, view)
+    after["grad_norm_sum"] += sums["grad_norm"]
+    for column in histograms.BOUNDS:
+        after[f"{column}_histogram"] = histograms.filled(histograms.of(after, column), column, view)
+
+
+def _add_skips(after: Counters, view: View) -> None:
+    """Adds applied and skipped steps of rows, some of which were skipped."""
+    skipped = positive(view.scalar("skipped"))
+    after["applied"] += count(positive(view.scalar("applied")) & ~skipped)
+    after["skipped"] += count(skipped)
     stepped = np.flatnonzero(~skipped)
     tail = len(view) - 1 - int(stepped[-1]) if len(stepped) else len(view) + after["consecutive_skipped"]
     after["consecutive_skipped"] = tail
-    _add_epochs(after, view)
-    after["grad_norm_sum"] += total(view.scalar("grad_norm"))
-    for column in histograms.BOUNDS:
-        after[f"{column}_histogram"] = histograms.filled(histograms.of(after, column), column, view)
 
 
 def _add_epochs(after: Counters, view: View) -> None:

@@ -177,12 +177,15 @@ def _apply(
         if packed == OFF:
             continue
         try:
-            before = _state(verdict, packed, decoded.get(verdict.id))
+            known = decoded.get(verdict.id)
+            before = known[1] if known is not None and known[0] == packed else _state(verdict, packed)
             state, finding = apply(before, data)
             if packed is None or state is not before:
                 packed = msgspec.msgpack.encode(state)
-            after[verdict.id] = packed
-            decoded[verdict.id] = packed, state
+                after[verdict.id] = packed
+                decoded[verdict.id] = packed, state
+            elif known is None or known[1] is not state:
+                decoded[verdict.id] = packed, state
         except Exception as error:  # noqa: BLE001 - a verdict of ours must not cost the stream its data
             after[verdict.id] = OFF
             faults[verdict.id] = f"{type(error).__name__}: {error}"
@@ -192,12 +195,8 @@ def _apply(
     return Judged(after, findings, faults)
 
 
-def _state(verdict: Verdict, packed: bytes | None, known: tuple[bytes, Any] | None) -> Any:
-    if packed is None:
-        return verdict.state()
-    if known is not None and known[0] == packed:
-        return known[1]
-    return msgspec.msgpack.decode(packed, type=verdict.state)
+def _state(verdict: Verdict, packed: bytes | None) -> Any:
+    return verdict.state() if packed is None else msgspec.msgpack.decode(packed, type=verdict.state)
 
 
 OFF = b"off"

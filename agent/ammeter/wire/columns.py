@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -86,12 +87,23 @@ class View:
 
         Of several losses, the first that was measured, or one that is not finite.
         """
+        return self._loss
+
+    @cached_property
+    def is_measured(self) -> Mask:
+        """bool[scalars, n]: where each scalar column was measured."""
+        return measured(self.values[: len(self.schema.scalars)])
+
+    @cached_property
+    def _loss(self) -> Floats:
         loss, others = self.scalar(LOSS), [name for name in self.schema.losses if name != LOSS]
         if not others:
             return loss
         loss = loss.copy()
         for name in others:
             column = self.scalar(name)
+            if np.isfinite(column).all() and np.isfinite(loss).all():
+                continue
             replaced = measured(column) & (~measured(loss) | ~np.isfinite(column) & np.isfinite(loss))
             loss[replaced] = column[replaced]
         return loss
@@ -128,11 +140,11 @@ class View:
             if wanted and _frame_name(frame) not in wanted:
                 continue
             if after > begin:
-                yield self.rows(begin, after)
+                yield self._between(begin, after)
                 begin = after
             yield frame
         if begin < len(self):
-            yield self.rows(begin, len(self))
+            yield self._between(begin, len(self))
 
     def records(self, *scalars: str) -> Iterator[tuple[int, tuple[float, ...]]]:
         """Iterates over (step, numbers) of each row, in the order of the names.
@@ -145,6 +157,14 @@ class View:
     def rows(self, begin: int, end: int) -> View:
         """Returns the rows from begin to end, without the frames between them."""
         return View(self.schema, self.steps[begin:end], self.times[begin:end], self.values[:, begin:end])
+
+    def _between(self, begin: int, end: int) -> View:
+        return self.rows(begin, end) if begin or end < len(self) else self._all_rows
+
+    @cached_property
+    def _all_rows(self) -> View:
+        """All rows without the frames: one View for all verdicts, because it caches what they share."""
+        return self.rows(0, len(self))
 
 
 def measured(column: Floats) -> Mask:

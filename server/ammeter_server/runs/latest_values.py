@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ammeter.counters.events import MAX_NAME_CHARS
-from ammeter.wire.columns import View, measured
+from ammeter.wire.columns import Floats, View, measured
 from ammeter.wire.frames import Event
 
 MEASURED_AT = ("loss_step", "grad_norm_step")
@@ -34,9 +34,10 @@ def latest(before: Mapping[str, Any], view: View) -> dict[str, Any]:
 
 
 def _last_measured(view: View) -> dict[str, float]:
-    names = view.schema.scalars
+    names, is_measured = view.schema.scalars, view.is_measured
     scalars = view.values[: len(names)]
-    is_measured = measured(scalars)
+    if is_measured[:, -1].all():
+        return dict(zip(names, scalars[:, -1].tolist(), strict=True)) | _measured_at(view)
     last = len(view) - 1 - is_measured[:, ::-1].argmax(axis=1)
     columns = np.flatnonzero(is_measured.any(axis=1))
     values = scalars[columns, last[columns]].tolist()
@@ -46,13 +47,15 @@ def _last_measured(view: View) -> dict[str, float]:
 
 def _measured_at(view: View) -> dict[str, float]:
     """Returns the last steps with a loss (of any of several) and with a norm."""
-    columns = dict(zip(MEASURED_AT, (view.loss(), view.scalar("grad_norm")), strict=True))
-    places = {name: np.flatnonzero(measured(column)) for name, column in columns.items()}
-    return {name: float(view.steps[at[-1]]) for name, at in places.items() if at.size}
+    columns = zip(MEASURED_AT, (view.loss(), view.scalar("grad_norm")), strict=True)
+    rows = {name: np.flatnonzero(measured(column)) for name, column in columns}
+    return {name: float(view.steps[at[-1]]) for name, at in rows.items() if at.size}
 
 
 def _updated(before: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
     """Updates the values with new ones; adds names only up to the caps."""
+    if values.keys() <= before.keys():
+        return {**before, **values}
     after = dict(before)
     for name, value in values.items():
         if name in after or (len(after) < MAX_NAMES and len(name) <= MAX_NAME_CHARS):
@@ -77,8 +80,11 @@ def _measured_later(view: View, name: str, step: int) -> bool:
 
 def _underflow(view: View) -> dict[str, float]:
     """Share of underflow over all tensors of the last step with samples; else empty."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        lost = view.stat("grad.zeros") + view.stat("grad.subnormals")
+    if not {"grad.zeros", "grad.subnormals"} <= set(view.schema.stats):
+        return {}
+    lost = _lost(view.rows(len(view) - 1, len(view)))
+    if not np.isfinite(lost).any():  # the last row has no samples
+        lost = _lost(view)
     sampled = np.isfinite(lost)
     where = np.flatnonzero(sampled.any(axis=0))
     if not len(where):
@@ -87,3 +93,10 @@ def _underflow(view: View) -> dict[str, float]:
     elements = int(view.numel[tensors].sum())
     share = float(lost[tensors, where[-1]].sum(dtype=np.float64)) / max(elements, 1)
     return {"grad_underflow": share} if elements and 0 <= share <= 1 else {}
+
+
+def _lost(view: View) -> Floats:
+    """float32[tensors, n]: elements that are zero or subnormal; NaN without a sample."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost: Floats = view.stat("grad.zeros") + view.stat("grad.subnormals")
+    return lost

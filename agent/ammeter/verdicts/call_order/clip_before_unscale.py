@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.call_order.clip_dips import Dips, follow_dips
-from ammeter.verdicts.call_order.clip_signature import ConstantNorm, follow
+from ammeter.verdicts.call_order.clip_signature import ConstantNorm, follow, norms_of
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
@@ -84,10 +84,11 @@ def _limit(event: Event) -> float:
 
 
 def _rows(state: State, rows: View) -> State:
+    norms = norms_of(rows)
     constant_norm, by_constant = follow(
-        state.constant_norm, rows, _is_harmful_after_division if state.own else _is_harmful
+        state.constant_norm, norms, _is_harmful_after_division if state.own else _is_harmful
     )
-    dips, by_dips = (state.dips, None) if state.own else follow_dips(state.dips, rows, _is_harmful)
+    dips, by_dips = (state.dips, None) if state.own else follow_dips(state.dips, norms, _is_harmful)
     if by_constant is not None and (by_dips is None or by_constant <= by_dips):
         state = replace(state, constant_norm=constant_norm, dips=Dips())
         return _by_norm(state, rows, by_constant, constant_norm.first, constant_norm.high)

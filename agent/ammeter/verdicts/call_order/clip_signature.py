@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ammeter.wire.columns import View
+from ammeter.wire.columns import Mask, View
 
 MAX_CHANGE = 1e-3
 """Relative change between two steps below which the norm is constant. A clip leaves 1e-6; an unlimited norm changes by
@@ -52,30 +53,53 @@ class ConstantNorm(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class Norms(NamedTuple):
+    """Gradient norms of rows in float64.
+
+    Attributes:
+        unscaled: The norms as they were read.
+        scales: The loss scales.
+        scaled: The norms times the scales.
+        known: Whether the step was applied and its scaled norm is finite.
+    """
+
+    rows: View
+    unscaled: Doubles
+    scales: Doubles
+    scaled: Doubles
+    known: Mask
+
+
+def norms_of(rows: View) -> Norms:
+    unscaled, scales = rows.scalar("grad_norm").astype(np.float64), rows.scalar("scale").astype(np.float64)
+    scaled = unscaled * scales
+    return Norms(rows, unscaled, scales, scaled, np.isfinite(scaled) & (rows.scalar("applied") > 0))
+
+
 def follow(
-    constant: ConstantNorm, rows: View, is_harmful: Callable[[float, float], bool]
+    constant: ConstantNorm, norms: Norms, is_harmful: Callable[[float, float], bool]
 ) -> tuple[ConstantNorm, int | None]:
     """Processes rows until the signature is complete.
 
     Args:
         constant: The state so far.
-        rows: The next rows.
+        norms: Those of the next rows.
         is_harmful: Whether such a scaled norm does harm at such a scale. Harmless steps are followed but not reported.
 
     Returns:
         The state, and the index of the row that completes the signature, or None. Later rows are not read.
     """
+    rows, scaled = norms.rows, norms.scaled
     if "grad.norm" not in rows.schema.stats:
         return constant, None
-    norms = rows.scalar("grad_norm").astype(np.float64) * rows.scalar("scale").astype(np.float64)
-    valid = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (rows.scalar("applied") > 0))
+    valid = np.flatnonzero(norms.known & (scaled > 0))
     if not valid.size:
         return constant, None
-    start = _last_change(constant, norms[valid]) if valid.size > 1 else 0
+    start = _last_change(constant, scaled[valid]) if valid.size > 1 else 0
     constant = ConstantNorm() if start else constant
     for at in valid[start:].tolist():
-        constant = _next(constant, rows, at, float(norms[at]))
-        if constant.complete and is_harmful(constant.high, float(rows.scalar("scale")[at])):
+        constant = _next(constant, rows, at, float(scaled[at]))
+        if constant.complete and is_harmful(constant.high, float(norms.scales[at])):
             return constant, at
     return constant, None
 
@@ -95,8 +119,7 @@ def _last_change(constant: ConstantNorm, norms: Doubles) -> int:
 
 def _next(constant: ConstantNorm, rows: View, at: int, norm: float) -> ConstantNorm:
     if not abs(norm - constant.last) <= MAX_CHANGE * constant.last:
-        parts = rows.stat("grad.norm")[:, at]
-        tensor = int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
+        tensor = largest_part(rows, at)
         part = part_norm(rows, tensor, at)
         return ConstantNorm(1, int(rows.steps[at]), norm, norm, norm, tensor, part, part)
     part = part_norm(rows, constant.tensor, at)
@@ -110,6 +133,13 @@ def _next(constant: ConstantNorm, rows: View, at: int, norm: float) -> ConstantN
         min(constant.part_low, part) if part > 0 else constant.part_low,
         max(constant.part_high, part),
     )
+
+
+def largest_part(rows: View, at: int) -> int:
+    """Returns the tensor with the largest finite norm in a row."""
+    parts = rows.stat("grad.norm")[:, at]
+    tensor = int(parts.argmax())  # of a NaN, if there is one
+    return tensor if math.isfinite(parts[tensor]) else int(np.argmax(np.where(np.isfinite(parts), parts, -1.0)))
 
 
 def part_norm(rows: View, tensor: int, at: int) -> float:

@@ -71,7 +71,8 @@ def _rows(state: State, rows: View) -> State:
         begin += quiet
         if begin < count:
             at = begin
-            present = {name: float(losses[name][at]) for name in columns if measured(losses[name][at : at + 1])[0]}
+            places = rows.schema.places
+            present = {name: float(losses[name][at]) for name in columns if rows.is_measured[places[name], at]}
             norm = float(norms[at]) if applied[at] else math.nan
             state = _row(state, int(rows.steps[at]), present, float(ratios[at]), norm)
             begin += 1
@@ -93,7 +94,10 @@ def _is_calm(state: State) -> bool:
 
 def _quiet(trace: Trace, losses: Any) -> int:
     """Returns the number of rows before the first one whose loss is not near the level."""
-    present = np.flatnonzero(measured(losses))
+    is_present = measured(losses)
+    if is_present.all():
+        return trace.quiet(losses)
+    present = np.flatnonzero(is_present)
     quiet = trace.quiet(losses[present])
     return len(losses) if quiet == len(present) else int(present[quiet])
 

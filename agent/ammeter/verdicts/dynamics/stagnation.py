@@ -155,11 +155,12 @@ def _with_reading(state: State, ratio: float, norm: float) -> State:
 
 
 def _decided(state: State, step: int) -> State:
-    ratios, loss = state.ratios, _median(state.losses)
+    ratios = state.ratios
     if state.opened.active:
         return replace(state, opened=state.opened.until(step) if min(ratios) < MAX_RATIO else state.opened.over())
     if state.applied < MIN_STEPS:
         return state
+    loss = _median(state.losses)
     if loss <= MIN_LOSS or state.first - loss >= max(MIN_FALL_SHARE * state.first, _scatter(state.losses)):
         return replace(state, past=True, losses=b"", ratios=(), projected=())
     if len(ratios) < MIN_READINGS or state.read_at <= WARMUP_STEPS or max(state.projected) >= MAX_RATIO:

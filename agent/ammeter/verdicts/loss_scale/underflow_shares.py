@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ammeter.verdicts.framework.float16 import on_grid
-from ammeter.wire.columns import Ints, View, measured
+from ammeter.wire.columns import Floats, Ints, View, measured
 
 MIN_SUBNORMAL_SHARE = 0.5
 """Share of subnormal float16 elements among a tensor's nonzero elements from which it underflows. Subnormal means below
@@ -45,9 +45,13 @@ def _near(rows: View, sampled: Ints) -> bool:
     In a healthy run no tensor does.
     """
     numel = rows.numel[:, None].astype(np.float32)
-    zeros, subnormals = (rows.stat(name)[:, sampled] for name in ("grad.zeros", "grad.subnormals"))
-    near = (subnormals >= 0.9 * MIN_SUBNORMAL_SHARE * (numel - zeros)) | (zeros >= 0.9 * numel)
-    return bool(near.any())
+    zeros, subnormals = (_columns(rows, name, sampled) for name in ("grad.zeros", "grad.subnormals"))
+    return bool((subnormals >= 0.9 * MIN_SUBNORMAL_SHARE * (numel - zeros)).any() or (zeros >= 0.9 * numel).any())
+
+
+def _columns(rows: View, stat: str, sampled: Ints) -> Floats:
+    values = rows.stat(stat)
+    return values if len(sampled) == len(rows) else values[:, sampled]
 
 
 def _counts(rows: View, stat: str, sampled: Ints) -> Doubles:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
@@ -57,12 +58,25 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     if not len(view) or not measured(view.scalar("device_reserved_bytes")).any():
         return state, None
+    if len(view) > 1 and _is_quiet(state, view):
+        return replace(state, retries=float(view.scalar("device_alloc_retries")[-1])), None
     after = state
     names = ("device_allocated_bytes", "device_reserved_bytes", "device_alloc_retries")
     for step, (used, reserved, retries) in view.records(*names):
         if reserved >= 0 and used >= 0:
             after = _read(after, step, used, reserved, retries)
     return after, changed(_conclude, state, after)
+
+
+def _is_quiet(state: State, view: View) -> bool:
+    """Whether each row is read, and none has new retries or much unused memory: only the number of retries counts."""
+    if state.opened.active or state.unused or len(state.retry_steps) == RETRY_READINGS:
+        return False
+    used, reserved = view.scalar("device_allocated_bytes"), view.scalar("device_reserved_bytes")
+    retries = np.append(np.float32(state.retries), view.scalar("device_alloc_retries"))
+    if not ((used >= 0) & (reserved >= 0) & (reserved < UNUSED_RATIO * used)).all():
+        return False
+    return not (retries[1:] > retries[:-1]).any()
 
 
 def _read(state: State, step: int, used: float, reserved: float, retries: float) -> State:

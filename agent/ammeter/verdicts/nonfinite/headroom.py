@@ -86,17 +86,19 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
         (step, (was_applied, *values)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
         return applied(headroom, step, *values) if was_applied > 0 else headroom
     done = rows.scalar("applied") > 0
+    some = slice(None) if done.all() else done
     scales, norms, peaks = (
-        rows.scalar(name)[done].astype(np.float64) for name in ("scale", "grad_norm", "grad_absmax")
+        rows.scalar(name)[some].astype(np.float64) for name in ("scale", "grad_norm", "grad_absmax")
     )
     scaled = scales[scales > 0]
     if scaled.size and scaled[-1] != headroom.applied_scale:
         headroom = replace(headroom, applied_scale=float(scaled[-1]))
     read = np.flatnonzero(norms > 0)
     if read.size:
-        windows = rows.steps[done][read] // WINDOW_STEPS
-        last = int(windows[-1])
-        now, earlier = norms[read][windows == last], norms[read][windows == last - 1]
+        steps, norms_read = rows.steps[some][read], norms[read]
+        last = int(steps[-1]) // WINDOW_STEPS
+        begin, begin_before = np.searchsorted(steps, (last * WINDOW_STEPS, (last - 1) * WINDOW_STEPS)).tolist()
+        now, earlier = norms_read[begin:], norms_read[begin_before:begin]
         headroom = _windowed(headroom, last, float(now.max()), float(earlier.max()) if earlier.size else 0.0)
     if not measured(rows.scalar("grad_absmax")).any():
         return headroom

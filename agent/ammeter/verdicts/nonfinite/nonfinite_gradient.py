@@ -120,9 +120,9 @@ def _with_unread(state: State, step: int, loss_read: bool, applied: float, skipp
 
 def _bad_rows(rows: View) -> Mask:
     norms, elements = rows.scalar("grad_norm"), rows.scalar("grad_nonfinite")
-    broken = measured(norms) & ~np.isfinite(norms) & ~(elements == 0)
-    bad: Mask = broken | (elements > 0) | (rows.scalar("skipped") > 0)
-    return bad
+    bad: Mask = (elements > 0) | (rows.scalar("skipped") > 0)
+    finite = np.isfinite(norms)
+    return bad if finite.all() else bad | (measured(norms) & ~finite & ~(elements == 0))
 
 
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:

@@ -93,7 +93,9 @@ def _weights(state: State, event: Event) -> State:
 
 def _rows(state: State, rows: View) -> State:
     losses = rows.loss()
-    bad = measured(losses) & ~np.isfinite(losses)
+    bad = ~np.isfinite(losses)
+    if bad.any():
+        bad &= measured(losses)
     if not state.opened.active and not bad.any():
         return state
     gradients = measured(rows.scalar("grad_norm"))

@@ -182,7 +182,7 @@ def markdown(results: Results, command: str) -> str:
         f"Written by `{command}` from seed {results.seed} and {draws}: {len(results.broken)} broken and",
         f"{len(results.healthy)} healthy generated programs. They contain {100 * results.pairs:.0f} % of the pairs of",
         f"values of any two dimensions. {len(results.discarded)} programs were discarded: their numbers are those",
-        "of the repaired program, or the healthy program does not train.",
+        "of the repaired program, the healthy program does not train, or it ends before a late `watch()`.",
         "",
         *off,
         *markdown_table(summary(results)),

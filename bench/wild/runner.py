@@ -140,7 +140,7 @@ class _Recipe:
         _, twin = self._recordings("twin")
         symptom = oracle.symptom(recording, twin)
         truth = Truth(program, recording, symptom, program.place_module if kind == "fault" else "")
-        return truth, _proves_nothing(fault_of(self._recipe, kind), recording, twin, symptom)
+        return truth, _proves_nothing(fault_of(self._recipe, kind), recording, twin, symptom, program.first_watched)
 
     def _recordings(self, kind: str) -> tuple[Program, Recording]:
         if kind not in self._recorded:
@@ -150,7 +150,7 @@ class _Recipe:
         return self._recorded[kind]
 
 
-def _proves_nothing(fault: Fault, broken: Recording, twin: Recording, symptom: int | None) -> str:
+def _proves_nothing(fault: Fault, broken: Recording, twin: Recording, symptom: int | None, first_watched: int) -> str:
     """Why a broken program is no test, or ''."""
     if twin.trouble:
         return f"the repaired twin {twin.trouble}"
@@ -159,6 +159,8 @@ def _proves_nothing(fault: Fault, broken: Recording, twin: Recording, symptom: i
         return f"the program ended with {broken.code}: {last[0][:160]}"
     if symptom is None and fault.numbers_change:
         return "its numbers are those of the twin"
+    if len(broken.rows) < first_watched:
+        return f"it ended after {len(broken.rows)} steps, before its watch()"
     return ""
 
 

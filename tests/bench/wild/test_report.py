@@ -90,3 +90,9 @@ def test_a_program_is_recorded_watched_and_scored(tmp_path: Path) -> None:
     assert score.unchanged
     assert score.named
     assert not (tmp_path / "case").exists()
+
+
+def test_a_program_that_ends_before_its_late_watch_is_discarded(tmp_path: Path) -> None:
+    recipe = Recipe.parse("loss-not-scaled/raw/constant/script/mlp/sgd/fp16/late/size/1")
+    score = runner.run(Case(recipe, "fault"), tmp_path / "case")
+    assert score.discarded == "it ended after 0 steps, before its watch()"

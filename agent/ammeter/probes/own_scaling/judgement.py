@@ -52,6 +52,8 @@ class Judgement:
         self._produced: deque[float] = deque(maxlen=HISTORY_STEPS)
         self._losses: deque[float] = deque(maxlen=HISTORY_STEPS)
         self._constant = self._usual_steps = 0
+        self._is_inside = False
+        """Whether the scale multiplies numbers of which the loss is a mean, so that the loss has no factor."""
         self.wants_graph = True
 
     def is_usual(self, step: ScaledStep) -> bool:
@@ -106,19 +108,21 @@ class Judgement:
             self._own.prove(exact)
         elif usual and self._graph.is_float16 and use.ratio <= 4 / usual:
             self._own.prove(usual)
-        elif divisor and not candidates and last.is_opaque and self._graph.is_float16:
+        elif divisor and not candidates and self._may_hide(last, divisor) and self._graph.is_float16:
             self._constant += 1
             if self._constant >= MIN_HISTORY_STEPS:
                 self._own.prove(divisor, is_hidden=True)
+                self._is_inside = not last.is_opaque
 
     def _unproven(self, use: Use, optimizer: Any) -> Iterator[Found]:
         """Judges a mistake that is there from the first step on, in a program that uses float16."""
         last, divisor = use.passes[-1], _divisor(use)
         usual = max((scale for scale in _candidates(last) if _is_usual(scale)), default=0.0)
-        is_not_scaled = bool(divisor) and last.is_plain and not _candidates(last) and divisor != len(use.passes)
+        may_hide = self._may_hide(last, divisor)
+        is_not_scaled = last.is_plain and not (may_hide or _candidates(last) or divisor in (0, len(use.passes)))
         is_not_divided = usual > 0 and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual, use.rate)
         if not self._graph.is_float16 or not (is_not_scaled or is_not_divided):
-            self._constant = self._constant if last.is_opaque else 0
+            self._constant = self._constant if may_hide else 0
             return
         self._constant += 1
         if is_not_scaled and self._constant < MIN_CONSTANT_STEPS:
@@ -126,8 +130,6 @@ class Judgement:
         data = {"optimizer": _name(optimizer), "own": True}
         if is_not_divided:
             place, event, data["scale"] = use.place, "usage.gradients_not_unscaled", usual
-        elif self._graph.may_hide(divisor):
-            return
         else:
             place, event, data["scale"] = last.place, "usage.loss_not_scaled", divisor
         yield event, {"caller": call_site.line_at(place), **data}
@@ -186,11 +188,19 @@ class Judgement:
             return factor
         if one.seed is not None and one.seed.number() >= MIN_OWN_SCALE:
             return one.seed.number()
-        return self._own.value if one.is_opaque and self._own.is_hidden else 0.0
+        return self._own.value if self._is_hidden_in(one) else 0.0
+
+    def _may_hide(self, one: Pass, divisor: float) -> bool:
+        """Whether the loss may be multiplied by the divisor where its factors do not show it."""
+        return one.is_opaque or (divisor > 0 and self._graph.may_hide(divisor))
+
+    def _is_hidden_in(self, one: Pass) -> bool:
+        """Whether a pass is taken to have a proven scale that its graph hides."""
+        return self._own.is_hidden and (one.is_opaque or self._is_inside)
 
     def _is_raw(self, one: Pass, scale: float) -> bool:
         """Whether a loss has no scale: its graph shows none, and its value is the usual one without it."""
-        if self._scale(one) or one.loss is None or (one.is_opaque and self._own.is_hidden):
+        if self._scale(one) or one.loss is None or self._is_hidden_in(one):
             return False
         if not self._losses:
             return one.is_plain

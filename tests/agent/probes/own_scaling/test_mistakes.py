@@ -147,3 +147,17 @@ def test_watching_changes_no_weight(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [Raw, Undivided, Clipped, ClippedByHand, Mixed])
 def test_the_right_order_is_no_finding(kind: type[Raw], tmp_path: Path) -> None:
     assert {} == found(kind(lambda step: False), tmp_path)
+
+
+class Early(Program):
+    """Scales the errors of the samples, before their mean."""
+
+    def backward(self, step: int) -> None:
+        with torch.autocast("cpu", torch.float16):
+            errors = self.model(torch.randn(8, 12)).float().square()
+        self.times(errors, self.scale).mean().backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_scale_before_the_mean_is_a_scale(times: str, tmp_path: Path) -> None:
+    assert {} == found(Early(times=times), tmp_path)

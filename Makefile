@@ -48,7 +48,9 @@ lock: install
 parts:
 	@sh tests/parts.sh
 
-# One worker more than cores: some tests wait for the intervals of Alertmanager or Prometheus.
+# One worker more than cores: some tests wait for the intervals of Alertmanager or Prometheus. Bytecode is kept whatever
+# the environment says: hundreds of programs import Ammeter, and each would compile it.
+test: export PYTHONDONTWRITEBYTECODE =
 test: install parts
 	@$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: more threads w
 transport.create_ssl_context = functools.cache(transport.create_ssl_context)  # type: ignore[attr-defined]
 
 
+MAX_NEW_MODULES = 50
+"""Modules that a test may import until the objects of all are frozen again."""
+
 _numbers = itertools.count()
+_frozen_modules = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,13 +51,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exempts what all tests share from garbage collection: a full one took a third of a second."""
+    _freeze()
+
+
+def _freeze() -> None:
+    """Exempts all living objects from garbage collection, and from the search for a checkpoint at each watch().
+
+    A full collection took a third of a second, a search a tenth; torch.compile alone imports 100,000 objects.
+    """
+    global _frozen_modules
     gc.collect()
     gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else libraries report frozen objects as leaks when the interpreter ends
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else libraries report frozen objects as leaks, Hypothesis in the summary already
 
 
 def _journal_files() -> set[str]:
@@ -70,8 +84,6 @@ def _journal_files() -> set[str]:
 
 def _hooks() -> list[object]:
     """Everything of Ammeter that torch would still call."""
-    import sys
-
     from torch.optim import optimizer  # noqa: F401 - imported for its module below
 
     from ammeter.torch_hooks import patch
@@ -102,6 +114,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
     while _lasting(threads) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert set() == _lasting(threads)
+    if len(sys.modules) - _frozen_modules > MAX_NEW_MODULES:
+        _freeze()
 
 
 @pytest.fixture(autouse=True)

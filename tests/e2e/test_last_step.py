@@ -36,6 +36,11 @@ PROGRAM = """
 import os, sys, time
 import torch
 import ammeter
+from ammeter.recording.schedule.attention import Attention
+from ammeter.recording.schedule.budget import Governor
+
+Attention._interval = lambda self, seconds: 10**6  # all but the first steps use the fast path, however long they take
+Governor.due = lambda self, step: False
 
 with_scaler, hangs_after = sys.argv[1] == "scaler", int(sys.argv[2])
 torch.manual_seed(0)

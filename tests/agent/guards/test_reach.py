@@ -16,7 +16,7 @@ from ammeter import guards
 from ammeter.guards.verdict_names import UNUSABLE, USABLE, USABLE_WITH_BASELINE
 from ammeter.verdicts import ALL
 from ammeter.wire.frames import Event, Frame, Steps
-from tests.agent import streams_kernels, streams_run, streams_scalers, streams_values  # noqa: F401 - registers its streams
+from tests.agent import all_streams  # noqa: F401 - registers its streams
 from tests.agent.guarded import train
 from tests.agent.streams import BROKEN
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,21 +15,10 @@ from ammeter import verdicts
 from ammeter.verdicts.causality import explain
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.wire.columns import Floats, View
-from tests.agent import (  # noqa: F401 - registers its streams
-    stream_builder,
-    stream_judgement,
-    streams,
-    streams_kernels,
-    streams_run,
-    streams_scalers,
-    streams_values,
-)
+from tests.agent import all_streams, stream_builder, stream_judgement, streams, streams_values  # noqa: F401 - registers streams
 from tests.agent.stream_builder import warm
 from tests.agent.stream_judgement import judged, views
 from tests.agent.streams import BROKEN, HEALTHY
-
-for path in sorted(Path(__file__).parent.glob("*/test_*.py")):  # a verdict's own test may register its streams
-    import_module(f"tests.agent.verdicts.{path.parent.name}.{path.stem}")
 
 EVERY = {**HEALTHY, **BROKEN, "clip by hand": streams.clip_by_hand}
 

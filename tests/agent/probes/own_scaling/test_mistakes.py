@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.probes.own_scaling.program import DIVIDE, TIMES, Program, found
-from tests.agent.training import line_of
+from tests.agent.probes.own_scaling.program import DIVIDE, TIMES, Program, found, recorded
+from tests.agent.training import events, line_of
 
 FAULTY = 17
 Due = Callable[[int], bool]
@@ -147,6 +147,17 @@ def test_watching_changes_no_weight(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [Raw, Undivided, Clipped, ClippedByHand, Mixed])
 def test_the_right_order_is_no_finding(kind: type[Raw], tmp_path: Path) -> None:
     assert {} == found(kind(lambda step: False), tmp_path)
+
+
+class Measured(Clipped):
+    """Calls torch's clip before the division only to learn the norm: the limit is never reached."""
+
+    def clip(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1e9)
+
+
+def test_a_limit_above_the_scale_clips_nothing(tmp_path: Path) -> None:
+    assert [] == events(recorded(Measured(COURSES["once"]), tmp_path)[1], "usage.clip_before_unscale")
 
 
 class Early(Program):

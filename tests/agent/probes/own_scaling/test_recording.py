@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,6 +43,32 @@ def test_growth_is_recorded_and_harmless(tmp_path: Path) -> None:
     assert [4096.0] * 5 + [8192.0] * 5 + [16384.0] * 2 == rows.scalar("scale").tolist()
     growths = [(event.step, event.data["from"], event.data["to"]) for event in events(frames, "scaler.growth")]
     assert [(5, 4096.0, 8192.0), (10, 8192.0, 16384.0)] == growths
+
+
+class Weighted(Program):
+    """The loss has a weight, too, of the size of the scale; the scale grows by a factor."""
+
+    weight, factor = 100.0, 2.0
+
+    def loss(self) -> torch.Tensor:
+        return super().loss() * self.weight
+
+    def step(self, step: int) -> None:
+        self.scale = 512.0 * (self.factor if step >= 5 else 1.0)
+        super().step(step)
+
+
+@pytest.mark.parametrize(("weight", "factor"), [(100.0, 2.0), (1.0, 3.0)], ids=["beside a weight", "by three"])
+def test_a_changed_scale_is_known_among_factors(weight: float, factor: float, tmp_path: Path) -> None:
+    program = Weighted()
+    program.weight, program.factor = weight, factor
+    rows, _ = recorded(program, tmp_path, steps=12)
+    assert [512.0] * 5 + [512.0 * factor] * 7 == rows.scalar("scale").tolist()
+
+
+def test_a_factor_below_64_is_no_scale_even_if_the_gradients_are_divided(tmp_path: Path) -> None:
+    assert np.isnan(recorded(Program(scale=32.0), tmp_path, steps=12)[0].scalar("scale")).all()
+    assert [64.0] * 12 == recorded(Program(scale=64.0), tmp_path / "64", steps=12)[0].scalar("scale").tolist()
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["zero_grad", "by hand"])

@@ -32,7 +32,7 @@ from ammeter.torch_hooks.clip_calls import CLIP_ENDS, clip_arguments, clip_funct
 from ammeter.torch_hooks.clip_calls import CLIP_REPORTS_NORM as HAS_ARGUMENTS
 from ammeter.torch_hooks.closures import closure_in
 from ammeter.torch_hooks.hook_points import Group
-from ammeter.torch_hooks.loss_graph import OPAQUE
+from ammeter.torch_hooks.loss_graph import OPAQUE, summands
 
 if TYPE_CHECKING:
     from ammeter.probes.gradients.reading import GradientReading
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ammeter.recording.losses import BackwardLoss
     from ammeter.recording.row import Row
 
-KEY = "own_scaling"
+KEY, RETURNED = "own_scaling", "own_scaling_returned"
 
 MAX_FIRST_STEPS = 12
 MAX_UNPROVEN_STEPS = 64
@@ -58,7 +58,7 @@ class OwnScaling:
         self._samples = Samples()
         self._judgement = Judgement(self._own)
         self._group = Group(())
-        self._steps = 0
+        self._steps = self._returned_steps = 0
         self._is_candidate = False
         self._is_on_host = True
         self._emitted: set[str] = set()
@@ -71,6 +71,7 @@ class OwnScaling:
         self._own.overflows = has_nonfinite
         handles = [
             patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
+            patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
             patch.function(*clip_function(), before=by_norm),
             *[patch.function(*function, after=clipped) for function in CLIP_ENDS],
             patch.function(torch.nn.utils.clip_grad, "clip_grad_value_", before=by_value, after=clipped),
@@ -87,7 +88,11 @@ class OwnScaling:
         if row.scaler_used or row.raw.get("scaled"):
             self._group.pause()
             return
-        losses = row.raw.get("losses", ())
+        losses, returned = row.raw.get("losses", ()), row.raw.get(RETURNED, ())
+        if returned:
+            self._returned_steps += 1
+            if scale := max([own_scale(parts) for parts in returned]):
+                self._emit_scaler(row, scale)
         if step is not None:
             was_proven = self._own.value > 0
             self._judge(row, step)
@@ -164,6 +169,17 @@ class OwnScaling:
         step.losses_before = len(row.raw.get("losses", ()))
         if self._judgement.wants_graph and step.graph is None:
             step.graph = graph.examine(patch.outputs(args, kwargs))
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Records the factors of a loss whose gradients the program receives from torch.autograd.grad()."""
+        loss = args[0] if args else kwargs.get("outputs")
+        if self._returned_steps >= MAX_FIRST_STEPS or self._rests() or not isinstance(loss, torch.Tensor):
+            return
+        if loss.numel() == 1:
+            row, parts = self._session.row, summands(loss)
+            row.raw.setdefault(RETURNED, []).append(parts)
+            for constant in [constant for part in parts for constant in part.transfers()]:
+                row.wait_for(constant)
 
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row

@@ -148,3 +148,14 @@ def test_a_weight_of_the_loss_is_no_finding(factor: float, tmp_path: Path) -> No
     program = Program(factor)
     program.division = lambda parameters, scale: None
     assert not {"gradients-not-unscaled", "loss-not-scaled"} & set(found(program, tmp_path, steps=40))
+
+
+def test_a_scale_is_seen_if_the_program_receives_its_gradients(tmp_path: Path) -> None:
+    class Returned(Program):
+        def backward(self, step: int) -> None:
+            gradients = torch.autograd.grad(self.times(self.loss(), self.scale), self.parameters)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+
+    assert "no-loss-scaling" not in found(Returned(), tmp_path, steps=60)
+    assert "no-loss-scaling" in found(Returned(1.0), tmp_path / "unscaled", steps=60)

@@ -39,6 +39,19 @@ def cast_back(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return loss.float() / 2
 
 
+def hinge(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """The loss of a critic: its gradients are constants, which half precision does not change."""
+    return torch.relu(1 - scores[:, :1]).mean() + torch.relu(1 + scores[:, 1:]).mean()
+
+
+def critic(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return -scores.mean()
+
+
+def softened(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.softplus(-scores).mean()
+
+
 def in_float32(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return margin(logits.float(), targets)
 
@@ -71,7 +84,12 @@ def trained(folder: Path, loss_of: Loss, steps: int = 12, *, gradients: bool = F
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
     ("loss_of", "text", "operator"),
-    [(margin, ".mean()", "mean"), (halved, ".bfloat16()", "to"), (cast_back, ".mean()", "mean")],
+    [
+        (margin, ".mean()", "mean"),
+        (halved, ".bfloat16()", "to"),
+        (cast_back, ".mean()", "mean"),
+        (softened, ".mean()", "mean"),
+    ],
 )
 def test_a_loss_in_half_precision_is_found_with_its_line(
     loss_of: Loss, text: str, operator: str, gradients: bool, tmp_path: Path
@@ -82,8 +100,8 @@ def test_a_loss_in_half_precision_is_found_with_its_line(
     assert 0 == finding.first_step
 
 
-@pytest.mark.parametrize("loss_of", [in_float32, of_one_number])
-def test_losses_in_float32_are_silent(loss_of: Loss, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss_of", [in_float32, of_one_number, hinge, critic])
+def test_losses_in_float32_and_linear_losses_are_silent(loss_of: Loss, tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, loss_of).findings()
 
 

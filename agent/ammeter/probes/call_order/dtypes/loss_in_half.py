@@ -1,6 +1,8 @@
 """Finds losses that are computed in half precision, and the line of their last operator.
 
-A loss is judged by its own dtype, and by the dtypes behind nodes that only scale or cast it. The line is searched after
+A loss is judged by its own dtype, and by the dtypes behind nodes that only scale or cast it. A loss that is piecewise
+linear in outputs of the network, such as a hinge loss or the loss of a Wasserstein GAN, loses nothing: its gradients
+are constants. The line is searched after
 a loss in half precision was seen: between the forward pass and backward(), torch stores the stack of each node, as it
 does for its anomaly detection. No check for NaN is switched on, and no number changes.
 """
@@ -33,6 +35,17 @@ MAX_NODES = 16
 
 _SCALES = ("MulBackward", "DivBackward", "NegBackward", "ToCopyBackward", "CloneBackward")
 """Nodes of one input that does not change its precision."""
+
+MAX_LINEAR_NODES = 64
+"""Nodes between a loss and the network that are examined for being linear."""
+
+_LINEAR = (
+    *("Mean", "Sum", "Add", "Sub", "Rsub", "Neg", "Mul", "Div", "Relu", "LeakyRelu", "Threshold", "Clamp", "Abs"),
+    *("Maximum", "Minimum", "ToCopy", "Clone", "View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select"),
+    *("Slice", "Expand", "Permute", "Transpose", "T", "Stack", "Cat", "Split", "Unbind", "Alias"),
+)
+_NETWORK = ("Addmm", "Mm", "Linear", "MkldnnLinear", "Bmm", "Convolution", "MkldnnConvolution", "Addbmm", "Baddbmm")
+"""Operators of a piecewise linear loss, and those that end the network before it."""
 
 
 class LossInHalf:
@@ -82,7 +95,7 @@ class LossInHalf:
         if len(losses) != 1 or not (losses[0].dtype in HALF or self._in_half or is_check_due(self._losses)):
             return
         node = unseen(lambda: half_node(losses[0]), ())
-        if node is None:
+        if node is None or is_linear(node):
             self._in_half = 0
             self.remove()
             return
@@ -125,6 +138,24 @@ def half_node(loss: torch.Tensor) -> Any:
             return _origin(node)
         node = _scaled(node)
     return None
+
+
+def is_linear(root: Any) -> bool:
+    """Whether a loss is piecewise linear in half precision outputs of matrix multiplications."""
+    waiting, seen = [root], {root}
+    while waiting:
+        node = waiting.pop()
+        inputs = [other for other, _ in node.next_functions if other is not None]
+        name = str(node.name()).rstrip("0123456789").removesuffix("Backward")
+        if name in _NETWORK and node is not root:
+            continue
+        is_product = name in ("Mul", "Div") and len(inputs) > 1
+        is_half = _dtype_of(node) in ("float16", "bfloat16")
+        if name not in _LINEAR or is_product or not is_half or not inputs or len(seen) > MAX_LINEAR_NODES:
+            return False
+        waiting += [other for other in inputs if other not in seen]
+        seen.update(inputs)
+    return True
 
 
 def _origin(node: Any) -> Any:

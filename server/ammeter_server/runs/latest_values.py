@@ -80,23 +80,25 @@ def _measured_later(view: View, name: str, step: int) -> bool:
 
 def _underflow(view: View) -> dict[str, float]:
     """Share of underflow over all tensors of the last step with samples; else empty."""
-    if not {"grad.zeros", "grad.subnormals"} <= set(view.schema.stats):
+    if "grad.zeros" not in view.schema.stats or "grad.subnormals" not in view.schema.stats:
         return {}
-    lost = _lost(view.rows(len(view) - 1, len(view)))
-    if not np.isfinite(lost).any():  # the last row has no samples
-        lost = _lost(view)
-    sampled = np.isfinite(lost)
-    where = np.flatnonzero(sampled.any(axis=0))
-    if not len(where):
-        return {}
-    tensors = sampled[:, where[-1]]
+    zeros, subnormals = view.stat("grad.zeros"), view.stat("grad.subnormals")
+    lost = _sum(zeros[:, -1], subnormals[:, -1])
+    tensors = np.isfinite(lost)
+    if not tensors.any():  # the last row has no samples
+        in_rows = _sum(zeros, subnormals)
+        where = np.flatnonzero(np.isfinite(in_rows).any(axis=0))
+        if not len(where):
+            return {}
+        lost = in_rows[:, where[-1]]
+        tensors = np.isfinite(lost)
     elements = int(view.numel[tensors].sum())
-    share = float(lost[tensors, where[-1]].sum(dtype=np.float64)) / max(elements, 1)
+    share = float(lost[tensors].sum(dtype=np.float64)) / max(elements, 1)
     return {"grad_underflow": share} if elements and 0 <= share <= 1 else {}
 
 
-def _lost(view: View) -> Floats:
-    """float32[tensors, n]: elements that are zero or subnormal; NaN without a sample."""
+def _sum(zeros: Floats, subnormals: Floats) -> Floats:
+    """Returns the elements that are zero or subnormal; NaN without a sample."""
     with np.errstate(over="ignore", invalid="ignore"):
-        lost: Floats = view.stat("grad.zeros") + view.stat("grad.subnormals")
+        lost: Floats = zeros + subnormals
     return lost

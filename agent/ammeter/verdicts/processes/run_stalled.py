@@ -69,9 +69,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 
 def _rows(state: State, rows: View) -> State:
-    times = rows.times if not state.rows else np.concatenate(([state.time], rows.times))
-    pauses = np.diff(times)
-    pause = max(state.pause, float(pauses.max()) / NS_PER_SECOND) if pauses.size else state.pause
+    pauses = [int(rows.times[0]) - state.time] if state.rows else []
+    if len(rows) > 1:
+        pauses.append(int(np.diff(rows.times).max()))
+    pause = max(state.pause, float(max(pauses)) / NS_PER_SECOND) if pauses else state.pause
     return replace(
         state,
         opened=state.opened.over(),

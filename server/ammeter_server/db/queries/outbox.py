@@ -34,6 +34,24 @@ _seen = and_(
     outbox.c.kind == bindparam("of_kind"),
     outbox.c.created == bindparam("of_created"),
 )
+_earlier = outbox.alias("earlier")
+_waits = exists().where(
+    and_(
+        _earlier.c.run == outbox.c.run,
+        _earlier.c.incident == outbox.c.incident,
+        _earlier.c.channel == outbox.c.channel,
+        _earlier.c.state == "pending",
+        _earlier.c.created < outbox.c.created,
+    )
+)
+_is_free = and_(outbox.c.due <= bindparam("of_now"), outbox.c.claimed_until < bindparam("of_now"))
+_due = (
+    select(outbox)
+    .where(outbox.c.state.in_(LIVE), _is_free, ~_waits)
+    .where(outbox.c.channel.not_in(bindparam("of_channels", expanding=True)))
+    .order_by(outbox.c.created, outbox.c.id)
+    .limit(bindparam("of_limit"))
+)
 _claim = (
     update(outbox)
     .where(_seen, outbox.c.state.in_(LIVE), outbox.c.claimed_until < bindparam("of_now"))
@@ -61,24 +79,8 @@ def due(connection: Connection, now: int, without: Collection[str] = (), limit: 
         without: Channels to leave out, which may wait.
         limit: Most rows.
     """
-    earlier = outbox.alias("earlier")
-    waits = exists().where(
-        and_(
-            earlier.c.run == outbox.c.run,
-            earlier.c.incident == outbox.c.incident,
-            earlier.c.channel == outbox.c.channel,
-            earlier.c.state == "pending",
-            earlier.c.created < outbox.c.created,
-        )
-    )
-    query = (
-        select(outbox)
-        .where(outbox.c.state.in_(LIVE), outbox.c.due <= now, outbox.c.claimed_until < now, ~waits)
-        .where(outbox.c.channel.not_in(without))
-        .order_by(outbox.c.created, outbox.c.id)
-        .limit(limit)
-    )
-    return list(connection.execute(query))
+    values = {"of_now": now, "of_channels": list(without), "of_limit": limit}
+    return list(connection.execute(_due, values))
 
 
 def claim(connection: Connection, row: Row[Any], now: int, until: int) -> bool:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Select, Table, bindparam, select
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
@@ -21,6 +21,21 @@ CHUNKS_PER_READ = 128
 """Chunks per read transaction, so that the read of a long run keeps no snapshot open for long."""
 
 SEGMENTS_PER_READ = 8
+
+MAX_STEP = 2**63 - 1
+MAX_ROWS = 2**31 - 1
+"""Bounds of a query that has none, above all steps of a stream and the number of its rows."""
+
+
+def _between(table: Table) -> Select[Any]:
+    """Selects rows of a stream by their steps: built once, because the judge runs it for every rank."""
+    of_stream = (table.c.run == bindparam("of_run"), table.c.stream == bindparam("of_stream"))
+    of_steps = (table.c.last_step > bindparam("of_after"), table.c.first_step <= bindparam("of_last"))
+    query = select(table).where(*of_stream, table.c.day >= bindparam("of_day"), *of_steps)
+    return query.order_by(table.c.first_step).limit(bindparam("of_limit"))
+
+
+_segments_between, _chunks_between = _between(segments), _between(chunks)
 
 
 def views(
@@ -43,6 +58,8 @@ def views(
             if len(view):
                 yield view
         after = rows[-1].last_step
+        if _is_block(rows[-1]) and len(rows) < CHUNKS_PER_READ:  # there were no more
+            return
 
 
 def latest_views(
@@ -65,10 +82,7 @@ def segments_of(
     connection: Connection, info: StreamInfo, after: int, last: int | None, limit: int | None = None
 ) -> Sequence[Row[Any]]:
     """Returns the stream's segments with steps after `after`, in order."""
-    query = select(segments).where(*info.rows_of(segments), segments.c.last_step > after)
-    if last is not None:
-        query = query.where(segments.c.first_step <= last)
-    rows = connection.execute(query.order_by(segments.c.first_step).limit(limit)).all()
+    rows = _execute(connection, _segments_between, info, after, last, limit)
     return list(takewhile(lambda row: row.schema in info.schemas, rows))  # the others were added after `info` was read
 
 
@@ -77,28 +91,41 @@ def _next(connection: Connection, info: StreamInfo, after: int, last: int | None
     rows_of_segments = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
     if rows_of_segments:
         return rows_of_segments
-    query = select(chunks).where(*info.rows_of(chunks), chunks.c.last_step > after)
-    if last is not None:
-        query = query.where(chunks.c.first_step <= last)
-    rows = connection.execute(query.order_by(chunks.c.first_step).limit(CHUNKS_PER_READ)).all()
-    # compaction may have converted and deleted some blocks after the first query for segments
-    converted = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
-    return converted or list(takewhile(lambda row: row.schema in info.schemas, rows))
+    rows = _execute(connection, _chunks_between, info, after, last, CHUNKS_PER_READ)
+    if connection.dialect.name == "postgresql":
+        # compaction may have converted and deleted some blocks after the first query for segments
+        converted = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
+        if converted:
+            return converted
+    return list(takewhile(lambda row: row.schema in info.schemas, rows))
+
+
+def _execute(
+    connection: Connection, query: Select[Any], info: StreamInfo, after: int, last: int | None, limit: int | None
+) -> Sequence[Row[Any]]:
+    of_stream = {"of_run": info.run, "of_stream": info.stream, "of_day": info.first_day}
+    bounds = {"of_after": after, "of_last": MAX_STEP if last is None else last, "of_limit": limit or MAX_ROWS}
+    return connection.execute(query, of_stream | bounds).all()
 
 
 def _view(store: Store, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:
     """Reads the rows of a segment or a block."""
     schema, places = reduced_schema(info, row.schema, selection)
-    if "data" in row._fields:
+    if _is_block(row):
         packed = frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data)
-        view = block.unpack(packed, info.schemas[row.schema])
-        return view if selection is None else block.View(schema, view.steps, view.times, view.values[places])
+        return block.View(
+            schema, *block.unpack_columns(packed, info.schemas[row.schema], places if selection else None)
+        )
     values = np.full((len(places), row.rows), block.ABSENT, np.float32)
     where = {place: index for index, place in enumerate(places)}
     with store.reading() as connection:
         for column in stored_columns(connection, info, places, row.first_step, row.first_step):
             values[where[column.place]] = column.values(row.rows)
     return block.View(schema, unpack_integers(row.steps, row.rows), unpack_integers(row.times, row.rows), values)
+
+
+def _is_block(row: Row[Any]) -> bool:
+    return "data" in row._fields
 
 
 def _after(view: block.View, after: int) -> block.View:

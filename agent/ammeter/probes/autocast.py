@@ -44,7 +44,7 @@ class Autocast:
         handles = [
             patch.method(context, "__enter__", after=guard(self._after_enter)),
             patch.backward(before=guard(self._before_backward)),
-            optimizer_steps.before(guard(self._before_step)),
+            optimizer_steps.before_timed(guard(self._before_step)),
         ]
         return [self, *self._session.fast_path.pauses(handles)]
 

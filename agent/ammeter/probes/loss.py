@@ -51,12 +51,14 @@ class Loss:
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
-            caught = self._session.losses.unscaled(caught)
+            scale = row.raw.get("scaled_by")  # the program scaled the losses in a call that was not observed
+            losses = self._session.losses
+            caught = [loss.divided_by(scale.number()) for loss in caught] if scale else losses.unscaled(caught)
             watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
                 id(optimizer) not in attempted for optimizer in watched.optimizers
             )
-            row.scalars |= self._session.losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
+            row.scalars |= losses.columns(caught, row.raw.get("attempts", ()), in_turn=in_turn)
             row.loss = sum([loss.number() for loss in caught])
             for loss in caught:
                 if not all(value.on_host for value in loss.values):  # the others are known at backward()

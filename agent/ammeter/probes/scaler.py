@@ -23,6 +23,8 @@ class Scaler:
         self._consecutive = 0
         self._seen: WeakIdSet[Any] = WeakIdSet(())
         self._numbers: dict[int, int] = {}
+        self._scales: dict[int, async_copy.Transfer] = {}
+        """Number of a scaler -> its scale after the last update()."""
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         for scaler in self._session.watched.scalers:
@@ -76,6 +78,10 @@ class Scaler:
         update = Update(self._numbers[id(scaler)], async_copy.of(scaler._scale), async_copy.of(scaler._growth_tracker))
         row.wait_for(update.scale)
         row.wait_for(update.growth_tracker)
+        if "late_update" in row.raw:  # update() was not observed; the scaler now has the state after it
+            update.scale = self._scales.get(update.number, update.scale)
+            found = [(key, 1.0) for key in row.skipped] + [(key, 0.0) for key in row.stepped]
+            update.found_infs = {optimizer: [async_copy.number(number)] for optimizer, number in found}
         for optimizer, state in scaler._per_optimizer_states.items():
             update.found_infs[optimizer] = found_infs = [
                 async_copy.of(tensor) for tensor in state["found_inf_per_device"].values()
@@ -93,6 +99,7 @@ class Scaler:
         if updates and updates[-1].number == self._numbers.get(id(args[0])):
             updates[-1].after = async_copy.of(args[0]._scale)
             self._session.row.wait_for(updates[-1].after)
+            self._scales[updates[-1].number] = updates[-1].after
 
     def _after_load(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]

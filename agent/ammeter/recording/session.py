@@ -27,6 +27,8 @@ from ammeter.recording.row_queue import RowQueue
 from ammeter.recording.schedule.budget import Governor
 from ammeter.recording.step_boundary import Boundary
 from ammeter.recording.stream_columns import StreamColumns
+from ammeter.recording.unobserved.backward import UnobservedBackward
+from ammeter.recording.unobserved.steps import UnobservedSteps
 from ammeter.redaction import text
 from ammeter.torch_hooks.closures import Closure
 from ammeter.torch_hooks.forward_calls import Forward
@@ -84,6 +86,8 @@ class Session(Guarded):
         self.probes = ProbeSet(self, probes)
         self.completed_steps = CompletedSteps(self)
         self.newcomers = Newcomers(self)
+        self.unobserved_steps = UnobservedSteps(self)
+        self.unobserved_backward = UnobservedBackward(self)
         self.fast_path = FastPath(self)
         if replay:
             self.fast_path.disable()
@@ -99,11 +103,13 @@ class Session(Guarded):
         boundary, guard = Boundary(self), self.guard("boundary", any_thread=False)
         self.handles += self.forward.attach()
         self.handles += self.newcomers.attach(guard)
+        self.handles += self.unobserved_backward.attach(guard)
         self.handles += boundary.before_probes(guard)
         self.probes.attach(self.handles)
         self.handles += boundary.after_probes(guard)
         self.handles += self.completed_steps.attach()
         self.handles += self.fast_path.attach()
+        self.handles.append(boundary.at_end(guard))
         self._followed_group = Group(self._followed)
         self.follows = True
 
@@ -142,6 +148,7 @@ class Session(Guarded):
 
     def joined(self, optimizer: torch.optim.Optimizer, line: str, *, replaces: bool) -> None:
         """Notifies the probes that an optimizer, which the program built at this line, is watched from now on."""
+        self.unobserved_steps.joined()
         self.probes.joined(optimizer)
         data = {"optimizer": type(optimizer).__name__, "caller": line, "replaces": replaces}
         self.emit("optimizer.joined", data)

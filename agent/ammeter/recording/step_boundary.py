@@ -10,7 +10,8 @@ scaler, or when each scaler that was used has updated, it closes at one of two p
 A program may skip a step by itself: it resets or changes gradients with NaN or Inf, and their optimizer does not step.
 Such a step closes at the next of these calls, or at update() of the GradScaler whose unscale_() found NaN or Inf.
 
-Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step.
+Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step. A step that runs none
+of torch's hooks is found at the next of these calls, see the package unobserved.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.recording.own_scale import Reset
+from ammeter.recording.unobserved.scaler import UnobservedScaler
 from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.hook_points import AtEnd
 from ammeter.torch_hooks.targets import optimizer_in
 
 if TYPE_CHECKING:
@@ -41,6 +44,9 @@ class Boundary:
         self._session = session
         self._rows = session.rows
         self._watched = session.watched
+        self._unobserved_steps = session.unobserved_steps
+        self._unobserved_backward = session.unobserved_backward
+        self._unobserved_scaler = UnobservedScaler(session)
         self._inside: int | None = None
         self._used: set[int] = set()
         self._updated: set[int] = set()
@@ -68,7 +74,16 @@ class Boundary:
         kinds = self._watched.scaler_kinds
         return self._session.fast_path.pauses(patch.methods(kinds, "update", after=guard(self._after_update)))
 
+    def at_end(self, guard: Guard) -> AtEnd:
+        """Finds the last step of a run whose calls are not observed, when the subscriptions end."""
+        return AtEnd(guard(self._end))
+
+    def _end(self) -> None:
+        self._find_unobserved()
+        self._finds_update()
+
     def _forward(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        self._find_unobserved()
         self._close_if_complete()
         self._rows.begin_step()
 
@@ -77,14 +92,30 @@ class Boundary:
         self._rows.write_due()
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._close_if_complete(patch.outputs(args, kwargs))
+        is_inner, losses = patch.inside_backward(), patch.outputs(args, kwargs)
+        if not is_inner:
+            self._unobserved_backward.begins()
+            self._find_unobserved()
+            if "scaled" not in self._session.row.raw and self._watched.scalers.may_have_any():
+                self._unobserved_scaler.before_backward(losses)
+        self._close_if_complete(losses)
         self._rows.begin_step()
-        if self._inside is not None and not patch.inside_backward():
+        if self._inside is not None and not is_inner:
             self._session.closure.begin_backward()
 
     def _after_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
-        if self._inside is not None and not patch.inside_backward():
+        if patch.inside_backward():
+            return
+        self._unobserved_backward.ends()
+        if self._inside is not None:
             self._session.closure.end_backward()
+        elif self._unobserved_steps.is_needed:
+            self._unobserved_steps.after_backward()
+
+    def _find_unobserved(self, *, has_line: bool = False) -> None:
+        """Finds steps of optimizers that run no hooks; most programs have none."""
+        if self._unobserved_steps.is_needed and self._inside is None and not patch.inside_backward():
+            self._unobserved_steps.find(has_line=has_line)
 
     def _admit(self, optimizer: Any) -> bool:
         """Returns whether an optimizer is watched; a new one is from its first use on, after the step of the others."""
@@ -96,14 +127,15 @@ class Boundary:
         self._admit(args[0])
 
     def _zero_grad(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._find_unobserved()
         self._admit(args[0])
-        if id(args[0]) in self._session.row.stepped and not self._awaits_more():
+        if id(args[0]) in self._session.row.stepped and (not self._awaits_more() or self._finds_update()):
             self._close()
         elif args[0] in self._watched.optimizers:
             self._close_if_skipped(Reset(optimizer=args[0]))
 
     def _close_if_complete(self, losses: Any = None) -> None:
-        if self._awaits_more():
+        if self._awaits_more() and not self._finds_update():
             return
         if self._is_complete():
             self._close()
@@ -134,6 +166,12 @@ class Boundary:
             self._session.row.skipped |= {id(optimizer)}
             self._session.skipped(optimizer)
 
+    def _finds_update(self) -> bool:
+        """Whether the step needs to stay open no more, because update() was called without a callback."""
+        if self._used and self._inside is None and not self._used <= self._updated:
+            self._unobserved_scaler.find_updates(self._used, self._updated)
+        return not self._awaits_more()
+
     def _awaits_more(self) -> bool:
         """Whether the step must stay open.
 
@@ -144,6 +182,8 @@ class Boundary:
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         session = self._session
+        if self._unobserved_steps.is_needed:
+            self._unobserved_steps.observed(optimizer)
         if not self._admit(optimizer) or not session.trains_here():
             return
         closure = closure_in(args, kwargs)
@@ -153,6 +193,8 @@ class Boundary:
         self._inside = id(optimizer)
         if closure is not None:
             session.closure.begin(optimizer)
+        elif "micro_batches" not in session.row.raw:
+            self._unobserved_backward.stepping(optimizer)
         session.row.stepped |= {id(optimizer)}
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
@@ -161,6 +203,7 @@ class Boundary:
             self._session.closure.end()
 
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._find_unobserved()
         if args[0].is_enabled():
             self._watched.scales(args[0])
         if self._watched.owns(args[0]):
@@ -170,6 +213,7 @@ class Boundary:
 
     def _optimizer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
+        self._finds_update()
         if self._admit(optimizer):
             self._watched.use(scaler, optimizer)
             self._close_if_updated(scaler)
@@ -188,6 +232,7 @@ class Boundary:
         optimizer, row = optimizer_in(args, kwargs), self._session.row
         if optimizer not in self._watched.optimizers or not args[0].is_enabled():
             return
+        self._find_unobserved(has_line=True)
         row.scaler_used |= {id(optimizer)}
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             row.fused |= {id(optimizer)}
@@ -206,6 +251,8 @@ class Boundary:
                 attempts.append(id(optimizer))
 
     def _update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._find_unobserved()
+        self._unobserved_scaler.before_update(args[0])
         self._close_if_updated(args[0])
         row = self._session.row
         if not row.stepped and not row.skipped:  # the program may have omitted step() because of NaN or Inf

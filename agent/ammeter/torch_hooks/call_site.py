@@ -6,7 +6,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 
 
@@ -21,6 +22,8 @@ Spot = tuple[str, int]
 
 def spot() -> Spot | None:
     """Returns the innermost line outside torch and Ammeter."""
+    if _is_unknown:
+        return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _inside(frame.f_code.co_filename):
         frame = frame.f_back
@@ -44,6 +47,8 @@ def place() -> Place:
 
     Frames of frameworks that call on its behalf, such as Lightning and accelerate, are skipped.
     """
+    if _is_unknown:
+        return NOWHERE
     frame = _own(sys._getframe(1))
     if frame is None:
         return NOWHERE
@@ -51,6 +56,20 @@ def place() -> Place:
     if outer is None:
         return frame.f_code, frame.f_lasti, None, 0
     return frame.f_code, frame.f_lasti, outer.f_code, outer.f_lasti
+
+
+@contextmanager
+def unknown() -> Iterator[None]:
+    """Makes all places unknown, for callbacks that run later than the call that they concern."""
+    global _is_unknown
+    _is_unknown = True
+    try:
+        yield
+    finally:
+        _is_unknown = False
+
+
+_is_unknown = False
 
 
 def name_of(place: Place) -> str:

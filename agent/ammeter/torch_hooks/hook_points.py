@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +76,17 @@ class Handle:
 
     def remove(self) -> None:
         self.hook_point.leave(self.subscriber)
+
+
+class AtEnd:
+    """A handle that calls a function when it is removed."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def remove(self) -> None:
+        call, self._call = self._call, lambda: None
+        call()
 
 
 class Group:

@@ -1,10 +1,14 @@
-"""Calls back before and after any optimizer's own step(), through torch's global hooks."""
+"""Calls back before and after any optimizer's own step(), through torch's global hooks.
+
+Steps that run none of these hooks are replayed by recording/unobserved.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ammeter.torch_hooks.hook_points import Handle, HookPoint
@@ -15,19 +19,44 @@ StepCallback = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 def before(callback: StepCallback) -> Handle:
     """Calls back before any optimizer's own step(), with the arguments of torch's global pre-hooks."""
-    return _BEFORE.join((callback,))
+    return before_timed(callback, late=callback)
+
+
+def before_timed(
+    callback: StepCallback, *, early: StepCallback | None = None, late: StepCallback | None = None
+) -> Handle:
+    """Calls back before any optimizer's own step().
+
+    Args:
+        callback: called at the step, by torch's hooks.
+        early: called for a step without hooks after the backward() that probably completes its gradients.
+        late: called for a step without hooks after it has changed the weights.
+    """
+    return _BEFORE.join((callback, early, late))
 
 
 def after(callback: StepCallback) -> Handle:
     """Calls back after any optimizer's own step(), including fused optimizers that applied nothing."""
-    return _AFTER.join((callback,))
+    return _AFTER.join((callback, None, callback))
+
+
+def replay_early(optimizer: torch.optim.Optimizer) -> None:
+    """Calls back before a step without hooks, whose gradients are complete."""
+    for call in _BEFORE.calls[1]:
+        call(optimizer, (optimizer,), {})
+
+
+def replay_late(optimizer: torch.optim.Optimizer) -> None:
+    """Calls back before and after a step without hooks, which has changed the weights."""
+    for call in (*_BEFORE.calls[2], *_AFTER.calls[2]):
+        call(optimizer, (optimizer,), {})
 
 
 class _Steps(HookPoint):
     """One global torch hook for all subscribers to optimizers' step()."""
 
     def __init__(self, register: Callable[[Any], Any]) -> None:
-        super().__init__(parts=1)
+        super().__init__(parts=3)
         self._register = register
         self._hook: Any = None
 

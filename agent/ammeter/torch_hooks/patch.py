@@ -81,7 +81,19 @@ def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def inside_backward() -> bool:
     """Whether a backward pass is running; calls made there belong to the outer pass."""
-    return _graph_task() != -1
+    return _graph_task() != -1 and not _replays_backward
+
+
+def replay_backward(outputs: Any, *, is_over: bool) -> None:
+    """Calls back as before or after backward() on these tensors, from a hook inside that backward pass."""
+    global _replays_backward
+    calls = _patches[id(autograd), "backward"].calls
+    _replays_backward = True
+    try:
+        for call in calls[is_over]:
+            call(*((outputs,), {}, None)[: 2 + is_over])
+    finally:
+        _replays_backward = False
 
 
 def called(kind: type, observe: CallObserver) -> Handle:
@@ -117,6 +129,19 @@ def call_late(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, An
     owner = _owner(owner, name) if isinstance(owner, type) else owner
     for before in _patches[id(owner), name].calls[0]:
         before(args, kwargs)
+
+
+def replay(kind: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Calls back as around a call of this method that no patch has observed."""
+    for before in hook_point(kind, name).calls[0]:
+        before(args, kwargs)
+    replay_after(kind, name, args, kwargs, result)
+
+
+def replay_after(kind: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Calls back as at the end of such a call."""
+    for after in hook_point(kind, name).calls[1]:
+        after(args, kwargs, result)
 
 
 def attached() -> list[str]:
@@ -286,6 +311,8 @@ def _subscribe(
 
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
+
+_replays_backward = False
 
 _patches: dict[tuple[int, str], _Patch] = {}
 _pass_throughs: dict[tuple[int, str], _Patch] = {}

@@ -30,6 +30,10 @@ class WeakIdSet(Generic[Member]):
     def __iter__(self) -> Iterator[Member]:
         return iter([member for ref in self._refs.values() if (member := ref()) is not None])
 
+    def may_have_any(self) -> bool:
+        """Whether there are members, dead or alive."""
+        return bool(self._refs)
+
     def at_most_one(self) -> bool:
         return len(self._refs) < 2 or len(self) < 2
 

@@ -15,13 +15,15 @@ from typing import Any
 
 PATCH = "ammeter.torch_hooks.patch"
 STEPS = "ammeter.torch_hooks.optimizer_steps"
+LAUNCHER = "ammeter.launcher.inside.auto_watch"
 
 
 class AfterImport:
     """A finder that changes one module of the agent when it has been imported."""
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name not in (PATCH, STEPS):
+        change = CHANGES.get(name)
+        if change is None:
             return None
         sys.meta_path.remove(self)
         try:
@@ -33,7 +35,7 @@ class AfterImport:
 
         def executed(module: ModuleType) -> None:
             execute(module)
-            (unpatch if name == PATCH else unhook)(module)
+            change(module)
 
         loader.exec_module = executed
         return spec
@@ -59,10 +61,21 @@ def unhook(steps: Any) -> None:
             point._register = lambda _: NotRegistered()
 
 
+def unhook_launcher(launcher: Any) -> None:
+    """The same for the hooks by which `ammeter run` finds the first step."""
+    if "Optimizer.step" in UNPATCHED:
+        launcher.register_optimizer_step_pre_hook = launcher.register_optimizer_step_post_hook = lambda _: (
+            NotRegistered()
+        )
+
+
 class NotRegistered:
+    id = -1
+
     def remove(self) -> None:
         """Nothing was registered."""
 
 
+CHANGES = {PATCH: unpatch, STEPS: unhook, LAUNCHER: unhook_launcher}
 UNPATCHED = os.environ.get("WILD_UNPATCHED", "").split(",")
 sys.meta_path.insert(0, AfterImport())

@@ -1,6 +1,6 @@
 """Watches a program that does not call watch(), from its first training call on.
 
-That call is GradScaler.scale(), else backward(), or an optimizer's step() if neither shows what is trained. The hook on
+That call is GradScaler.scale(), else backward(), or unscale_() or step() if neither shows what is trained. The hook on
 step() remains, because optimizers may appear later.
 """
 
@@ -67,6 +67,7 @@ class AutoWatcher:
         self._searched = False
         self._start_patches = [
             patch.method(kind, "scale", before=self._safe(self._before_scale)),
+            patch.method(kind, "unscale_", before=self._safe(self._before_unscale)),
             patch.method(kind, "step", before=self._safe(self._before_scaler_step)),
             patch.backward(before=self._safe(self._before_backward)),
         ]
@@ -92,11 +93,17 @@ class AutoWatcher:
             if self._session is not None:
                 patch.call_late(torch.autograd, "backward", args, kwargs)
 
+    def _before_unscale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._start_with_scaler("unscale_", args, kwargs)
+
     def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._start_with_scaler("step", args, kwargs)
+
+    def _start_with_scaler(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)
         if self._run is None and isinstance(optimizer, torch.optim.Optimizer):
             self._start(find_training(optimizer, args[0]))
-            self._call_late("step", args, kwargs)
+            self._call_late(name, args, kwargs)
 
     def _call_late(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Replays the running call of a scaler to the hooks of a run that has started during it."""

@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import OptState
 from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
-from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks import call_site, optimizer_steps, patch
 from ammeter.torch_hooks.call_site import Spot
 from ammeter.torch_hooks.targets import optimizer_in
 
@@ -61,6 +61,7 @@ class EarlyUpdates:
                 patch.function(torch.autograd, "grad", before=renewed),
                 *patch.methods(scalers, "unscale_", before=used),
                 *patch.methods(scalers, "step", before=used),
+                optimizer_steps.before_timed(guard(self._stepping)),
             ]
         )
 
@@ -79,6 +80,13 @@ class EarlyUpdates:
 
     def _renewed(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         self._early = None
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        """Judges a step inside a step() of a scaler that was not observed."""
+        if self._early is not None:
+            for scaler in self._session.watched.scalers:
+                if id(optimizer) in scaler._per_optimizer_states:
+                    self._used((scaler, optimizer), {})
 
     def _used(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         early, scaler = self._early, args[0]

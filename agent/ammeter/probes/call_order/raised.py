@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.missing_gradients import Missing
-from ammeter.probes.call_order.usage_events import UsageEvents
+from ammeter.probes.call_order.usage_events import UsageEvents, name_of
 from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
+from ammeter.torch_hooks.hook_points import AtEnd
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -46,6 +47,9 @@ _CALL = re.compile(r"(\w+)\(")
 NO_CHECKS = "No inf checks were recorded"
 """Beginning of GradScaler's errors on an optimizer without gradients."""
 
+NO_SCALE = "did not use scaler.scale("
+"""Part of GradScaler's errors on unscale_() or step() before the first scale()."""
+
 NO_GRAPH = "does not require grad and does not have a grad_fn"
 """Part of the error of backward() on a loss without a graph."""
 
@@ -69,6 +73,9 @@ class Raised:
     def _report(self, error: BaseException | None) -> None:
         if isinstance(error, AssertionError) and str(error).startswith(NO_CHECKS):
             self._missing.checks_missing(line_in(error.__traceback__))
+        elif isinstance(error, AssertionError) and NO_SCALE in str(error):
+            optimizer = next(iter(self._session.watched.optimizers), None)
+            self._events.emit_once("usage.loss_not_scaled", optimizer=name_of(optimizer), scale=None, scaled_too=False)
         elif isinstance(error, RuntimeError) and NO_GRAPH in str(error):
             self._missing.raised(line_in(error.__traceback__))
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
@@ -85,17 +92,6 @@ class Raised:
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
                 message=text(str(error), MAX_MESSAGE_CHARS),
             )
-
-
-class AtEnd:
-    """A handle that calls a function when it is removed."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-
-    def remove(self) -> None:
-        call, self._call = self._call, lambda: None
-        call()
 
 
 def dtypes_in(message: str) -> list[str]:

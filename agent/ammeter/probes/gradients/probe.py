@@ -42,6 +42,7 @@ class Gradients:
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
         guard(self._prepare)()
+        stepping = guard(self._stepping)
         self._unknown = {id(optimizer) for optimizer in self._session.watched.optimizers if _has_gradients(optimizer)}
         return self._session.fast_path.pauses(
             [
@@ -50,7 +51,7 @@ class Gradients:
                 *patch.methods(kinds, "unscale_", before=guard(self._unscaling)),
                 patch.function(*clip_function(), before=guard(self._clipping)),
                 patch.function(*sorting_function(), before=guard(self._changing)),
-                optimizer_steps.before(guard(self._stepping)),
+                optimizer_steps.before_timed(stepping, early=stepping, late=stepping),
                 optimizer_steps.after(guard(self._stepped)),
             ]
         )

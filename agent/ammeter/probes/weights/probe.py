@@ -58,7 +58,12 @@ class Weights:
         guard(self._replicas.attach)()
         return [
             *self._session.fast_path.pauses(
-                [optimizer_steps.before(guard(self._stepping)), optimizer_steps.after(guard(self._stepped))]
+                [
+                    optimizer_steps.before_timed(
+                        guard(self._stepping), early=guard(self._begin_reading), late=guard(self._compare_if_due)
+                    ),
+                    optimizer_steps.after(guard(self._stepped)),
+                ]
             ),
             *self._copies.attach(guard),
         ]
@@ -80,11 +85,17 @@ class Weights:
             self._reader(optimizer)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in self._session.watched.optimizers:
-            return
-        gradients_exist = closure_in(args, kwargs) is None
+        if optimizer in self._session.watched.optimizers:
+            self._compare_if_due(optimizer, args, kwargs)
+            self._begin_reading(optimizer, args, kwargs)
+
+    def _compare_if_due(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._shared_steps.is_due(self._session.row.step):
+            gradients_exist = closure_in(args, kwargs) is None
             self._read(lambda: self._compare_replicas(optimizer, weights=True, gradients=gradients_exist))
+
+    def _begin_reading(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        gradients_exist = closure_in(args, kwargs) is None
         key, began = id(optimizer), clocks()
         self._open.pop(key, None)
         is_second = key in self._second_readings

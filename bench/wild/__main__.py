@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in chain.from_iterable(lines):
         print(line)
     if options.write:
-        report.write(results, options.write, f'make wild ARGS="{" ".join(arguments or sys.argv[1:])}"')
+        write = report.write_ablation if options.ablate and not options.fresh else report.write
+        write(results, options.write, f'make wild ARGS="{" ".join(arguments or sys.argv[1:])}"')
         print(f"written to {options.write}")
     return 0
 
@@ -120,15 +121,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="LIMIT", help="begin no further program after this time")
     parser.add_argument("--only", default="", metavar="FAULTS", help="faults, separated by commas")
     parser.add_argument("--without", type=ablation.hooks, default="", metavar="HOOKS", help=f"off: {', '.join(HOOKS)}")
-    parser.add_argument("--ablate", action="store_true", help="watch what was found again without each hook it uses")
+    parser.add_argument(
+        "--ablate",
+        action="store_true",
+        help="watch what was found again without each hook it uses; --develop --ablate --write writes ablation.md",
+    )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="programs at a time (2)")
     parser.add_argument("--programs", type=Path, metavar="FOLDER", help="run the healthy programs of others instead")
     parser.add_argument("--one", type=Recipe.parse, metavar="ID", help=f"one program, such as {EXAMPLE}")
     parser.add_argument("--kind", default="fault", help="of --one: fault, twin, alike, or mutant:NAME")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the results")
     given = parser.parse_args(arguments)
-    if given.write == RESULTS and (given.only or given.without or not given.fresh):
-        parser.error("bench/results has fresh draws of all faults with all hooks; use --fresh, or name another folder")
+    is_kept = (given.fresh or given.ablate) and not (given.only or given.without)
+    if given.write == RESULTS and not is_kept:
+        parser.error("bench/results has fresh draws or ablations of all faults; use --fresh, or name another folder")
     return given
 
 

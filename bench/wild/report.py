@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.common.tables import Row, markdown_table
+from bench.wild.ablation import HOOKS
 from bench.wild.scoring import Score
 
 HEADING = ("noticed", "named first", "placed", "wrong statements", "programs")
@@ -219,6 +220,47 @@ def write(results: Results, folder: Path, command: str) -> None:
         "ablated": results.ablated,
     }
     (folder / "wild.json").write_text(json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
+
+
+def write_ablation(results: Results, folder: Path, command: str) -> None:
+    """Writes ablation.md into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ablation.md").write_text(ablation_markdown(results, command))
+
+
+def ablation_markdown(results: Results, command: str) -> str:
+    """The document ablation.md."""
+    noticed = sum(score.noticed for score in results.broken)
+    again = [score for score in results.ablated if score.noticed]
+    unused = sorted(HOOKS.keys() - {score.without for score in results.ablated})
+    sections = {
+        "Found with all hooks alone": lost(results),
+        "Wrong statements without a hook": [
+            f"`{score.program}` {score.kind} without {score.without}: {wrong}"
+            for score in results.ablated
+            for wrong in score.wrong
+        ],
+        "Other weights without a hook": [
+            f"`{score.program}` {score.kind} without {score.without}"
+            for score in results.ablated
+            if score.unchanged is False
+        ],
+    }
+    lines = [
+        "# Ablation: the wild zoo without one hook of torch",
+        "",
+        f"Written by `{command}`. With all hooks {noticed} of {len(results.broken)} broken programs are noticed.",
+        "Each of them is watched again without each hook that it uses:",
+        f"{_of(len(again), len(results.ablated))} are still noticed.",
+        "",
+        *markdown_table(ablation(results)),
+        "",
+        f"No program of the sample uses {', '.join(unused)}." if unused else "The sample uses all hooks.",
+        "",
+    ]
+    for title, entries in sections.items():
+        lines += [f"## {title}", "", *([f"- {entry}" for entry in entries] or ["None."]), ""]
+    return "\n".join(lines)
 
 
 def _shares(scores: Iterable[Score]) -> Row:

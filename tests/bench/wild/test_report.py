@@ -46,6 +46,22 @@ def test_the_ablation_counts_what_is_still_found_without_a_hook() -> None:
     assert "2" == report.summary(results)[1][-1]
 
 
+def test_the_document_of_an_ablation_has_what_is_lost_and_the_hooks_that_no_program_uses(tmp_path: Path) -> None:
+    gone = msgspec.structs.replace(GOOD, without="backward", noticed=False, named=False, findings=[])
+    wrong = msgspec.structs.replace(GOOD, without="autocast", wrong=["some: wrong"], unchanged=False)
+    report.write_ablation(replace(RESULTS, ablated=[gone, wrong]), tmp_path, "make wild")
+    text = (tmp_path / "ablation.md").read_text()
+    assert "With all hooks 1 of 2 broken programs are noticed.\n" in text
+    assert "\n1 of 2 (50 %) are still noticed.\n" in text
+    assert "| backward | 0 of 1 (0 %) | 0 of 1 (0 %) | 1 |\n" in text
+    assert f"- `{EXAMPLE}` fault without backward: nothing\n" in text
+    assert f"- `{EXAMPLE}` fault without autocast: some: wrong\n" in text
+    assert "## Other weights without a hook\n\n- " in text
+    (unused,) = [line for line in text.splitlines() if line.startswith("No program of the sample uses ")]
+    assert "scaler.update" in unused
+    assert "backward" not in unused
+
+
 def test_each_miss_and_alarm_has_an_id_to_run_again() -> None:
     assert [f"`{EXAMPLE}` fault: nothing; not noticed"] == report.misses(RESULTS)
     assert [f"`{EXAMPLE}` twin: run-lost"] == report.false_alarms(RESULTS)

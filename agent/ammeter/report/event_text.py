@@ -75,6 +75,11 @@ def _not_unscaled(data: Data) -> str:
             f"{data['optimizer']} steps on gradients that are still multiplied by the program's own scale of"
             f" {wording.scale(data['scale'])}: divide them by it"
         )
+    if data.get("raises"):
+        return (
+            f"{data['optimizer']} steps without the scaler, which then has no gradients to check at update():"
+            " call scaler.step(optimizer)"
+        )
     return (
         f"{data['optimizer']} steps without the scaler on gradients that are still multiplied"
         f" by {wording.scale(data['scale'])}: call scaler.step(optimizer)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.amp.grad_scaler import OptState
@@ -28,12 +28,28 @@ A reset through .data.zero_() does not change the version of a gradient. A small
 """
 
 
+class PastScaler(NamedTuple):
+    """A step without the scaler on gradients of a scaled loss, which the program had changed after backward().
+
+    Attributes:
+        step: step of the run.
+        optimizer: class of the optimizer.
+        scaler: the scaler of the loss, None if it is not watched.
+    """
+
+    step: int
+    optimizer: str
+    scaler: Any
+    place: call_site.Place
+
+
 class GradientChecks:
     def __init__(self, session: ProbeContext, events: UsageEvents, ledger: Ledger) -> None:
         self._session = session
         self._events = events
         self._ledger = ledger
         self._checked: dict[int, int] = {}
+        self._past: PastScaler | None = None
 
     def loss_not_scaled(self, account: OptimizerGradients, scaler: Any) -> None:
         """Reports that the scaler unscales gradients of a loss that was not scaled."""
@@ -86,11 +102,33 @@ class GradientChecks:
         """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
-            marked = {mark.scaler for mark in account.marks}
-            scaler = next((scaler for scaler in self._session.watched.scalers if id(scaler) in marked), None)
-            self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
+            scale = scale_of(self._scaler_of(account))
+            self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale)
         elif account.float16_line and not self._has_own_scale():
             self._events.emit_once("usage.fp16_without_scaler", line=account.float16_line, optimizer=optimizer)
+
+    def note_past_scaler(self, account: OptimizerGradients) -> None:
+        """Notes a step without a scaler on changed gradients: the program may have unscaled them itself."""
+        scaler = self._scaler_of(account)
+        name = name_of(account.optimizer())
+        self._past = PastScaler(self._session.row.step, name, scaler, call_site.place())
+
+    def stepped_past_scaler(self) -> bool:
+        """Reports the noted step, after update() has raised an error because the scaler checked no gradients.
+
+        Returns:
+            Whether an optimizer stepped past the scaler.
+        """
+        past, event = self._past, "usage.gradients_not_unscaled"
+        if past is not None and past.step >= self._session.row.step - 1:
+            line = call_site.line_at(past.place)
+            self._events.emit_once(event, line=line, optimizer=past.optimizer, scale=scale_of(past.scaler), raises=True)
+        return self._events.was_emitted(event)
+
+    def _scaler_of(self, account: OptimizerGradients) -> Any:
+        """Returns the watched scaler that the gradients are multiplied by, None for another one."""
+        marked = {mark.scaler for mark in account.marks}
+        return next((scaler for scaler in self._session.watched.scalers if id(scaler) in marked), None)
 
     def _has_own_scale(self) -> bool:
         """Whether the program has scaled its loss itself."""

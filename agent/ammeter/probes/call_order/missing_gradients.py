@@ -108,6 +108,10 @@ class Missing:
         """Reports GradScaler's error on an optimizer without gradients, if the step itself was not seen."""
         self._report(next(iter(self._session.watched.optimizers), None), "", line, raises=True)
 
+    def has_gradients(self) -> bool:
+        """Whether any watched optimizer has a gradient now."""
+        return any(_has_gradient(optimizer) for optimizer in self._session.watched.optimizers)
+
     def _of(self, optimizer: torch.optim.Optimizer) -> Account:
         account = self._accounts.get(optimizer)
         if account is None:

@@ -176,8 +176,11 @@ class Order:
             account.outcome = "applied"
             return
         edited = self._accept_changes(account)
-        if id(optimizer) not in self._session.row.scaler_used and not edited:
-            self._checks.step_without_scaler(account)
+        if id(optimizer) not in self._session.row.scaler_used:
+            if not edited:
+                self._checks.step_without_scaler(account)
+            elif account.marks:
+                self._checks.note_past_scaler(account)
         self._use(account, "applied")
 
     def after_step(self, optimizer: Any) -> int:
@@ -195,6 +198,10 @@ class Order:
         account.seen = account.state()
         account.steps += 1
         return account.steps
+
+    def stepped_past_scaler(self) -> bool:
+        """Reports an optimizer without a step of the scaler, after update() has raised an error for lack of one."""
+        return self._checks.stepped_past_scaler()
 
     def before_update(self, scaler: Any) -> None:
         self._updates[id(scaler)] = self._updates.get(id(scaler), 0) + 1

@@ -46,7 +46,7 @@ class Usage:
         self._requested = Requested(session, self._events)
         self._loss_in_half = LossInHalf(session, self._events)
         self._missing = Missing(session, self._events)
-        self._raised = Raised(session, self._events, self._missing)
+        self._raised = Raised(session, self._events, self._missing, self._order)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         scalers, optimizers = self._session.watched.scaler_kinds, self._session.watched.optimizer_kinds

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.call_order.missing_gradients import Missing
+from ammeter.probes.call_order.order import Order
 from ammeter.probes.call_order.usage_events import UsageEvents, name_of
 from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
@@ -45,7 +46,10 @@ _OPERATOR = (
 _CALL = re.compile(r"(\w+)\(")
 
 NO_CHECKS = "No inf checks were recorded"
-"""Beginning of GradScaler's errors on an optimizer without gradients."""
+"""Beginning of GradScaler's errors on an optimizer without gradients, or without a step of the scaler."""
+
+AT_UPDATE = "prior to update"
+"""The part of these errors that update() has: since the last update(), the scaler has checked no gradients."""
 
 NO_SCALE = "did not use scaler.scale("
 """Part of GradScaler's errors on unscale_() or step() before the first scale()."""
@@ -55,10 +59,11 @@ NO_GRAPH = "does not require grad and does not have a grad_fn"
 
 
 class Raised:
-    def __init__(self, session: ProbeContext, events: UsageEvents, missing: Missing) -> None:
+    def __init__(self, session: ProbeContext, events: UsageEvents, missing: Missing, order: Order) -> None:
         self._session = session
         self._events = events
         self._missing = missing
+        self._order = order
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         handles = [self._session.forward.subscribe(raised=guard(self._left_forward))]
@@ -72,7 +77,7 @@ class Raised:
 
     def _report(self, error: BaseException | None) -> None:
         if isinstance(error, AssertionError) and str(error).startswith(NO_CHECKS):
-            self._missing.checks_missing(line_in(error.__traceback__))
+            self._report_missing_checks(str(error), line_in(error.__traceback__))
         elif isinstance(error, AssertionError) and NO_SCALE in str(error):
             optimizer = next(iter(self._session.watched.optimizers), None)
             self._events.emit_once("usage.loss_not_scaled", optimizer=name_of(optimizer), scale=None, scaled_too=False)
@@ -92,6 +97,12 @@ class Raised:
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
                 message=text(str(error), MAX_MESSAGE_CHARS),
             )
+
+    def _report_missing_checks(self, message: str, line: str) -> None:
+        """Reports gradients that do not exist, or an optimizer that stepped past the scaler."""
+        if AT_UPDATE in message and (self._order.stepped_past_scaler() or self._missing.has_gradients()):
+            return
+        self._missing.checks_missing(line)
 
 
 def dtypes_in(message: str) -> list[str]:

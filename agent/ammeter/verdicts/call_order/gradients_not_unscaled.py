@@ -9,6 +9,15 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
+def _past_update(call: str, times: str) -> str:
+    """Returns the cause if update() raised an error for lack of a step of the scaler."""
+    return (
+        f"{call} was called directly instead of through scaler.step(), on gradients of a loss that scaler.scale() had"
+        f" multiplied by {times}. The scaler has neither unscaled them nor checked them for NaN and Inf, so that"
+        " scaler.update() raised 'No inf checks were recorded prior to update.'"
+    )
+
+
 def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     name = data.get("optimizer") or "optimizer"
@@ -19,9 +28,13 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The optimizer steps on scaled gradients",
+        title="The optimizer steps past the scaler"
+        if data.get("raises")
+        else "The optimizer steps on scaled gradients",
         cause=own.cause
         if own
+        else _past_update(call, times)
+        if data.get("raises")
         else f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
         f" still multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them, which hides"
         " the mistake. Neither skips a step with NaN or Inf.",

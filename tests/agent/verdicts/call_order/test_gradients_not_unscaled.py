@@ -73,3 +73,35 @@ def test_a_program_that_steps_past_the_scaler_is_found_by_its_line(how: str, tmp
         assert (finding.caller or "").endswith(line_of(train, "# past the scaler"))
         assert "Adam.step()" in finding.cause
         assert "the scale of 1024 (2^10)" in finding.cause
+
+
+def train_past(model: Any, optimizers: list[Any], scaler: Any) -> None:
+    with torch.autocast("cpu", torch.float16):
+        output = model(torch.randn(8, 12))
+    scaler.scale(output.float().square().mean()).backward()
+    torch._foreach_mul_([parameter.grad for parameter in model.parameters()], 0.5)
+    for optimizer in optimizers:
+        optimizer.step()  # past the scaler, on changed gradients
+    scaler.update()
+
+
+def test_an_error_of_update_shows_a_step_past_the_scaler_on_changed_gradients(tmp_path: Path) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    first, *others = model.parameters()
+    optimizers = [torch.optim.SGD([first], lr=1e-6), torch.optim.Adam(others, lr=1e-6)]
+    with pytest.raises(AssertionError, match="prior to update"), watching(tmp_path, model, optimizers, scaler) as seen:
+        train_past(model, optimizers, scaler)
+    (finding,) = seen.findings().values()
+    assert "gradients-not-unscaled" == finding.verdict
+    assert (finding.caller or "").endswith(line_of(train_past, "# past the scaler, on changed gradients"))
+    assert "raised 'No inf checks were recorded prior to update.'" in finding.cause
+    assert "multiplied by the scale of 1024 (2^10)" in finding.cause
+
+
+def test_an_update_without_a_step_is_no_sign_of_missing_gradients(tmp_path: Path) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler.scale(model(torch.randn(8, 12)).square().mean()).backward()
+    with pytest.raises(AssertionError, match="prior to update"), watching(tmp_path, model, optimizer, scaler) as seen:
+        scaler.update()
+    assert {} == seen.findings()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,9 @@ class Watched:
         self.optimizer_kinds: set[type] = {torch.optim.Optimizer, *map(type, optimizers)}
         self.by_several_threads = False
         self.tensors: list[Tensor] = []
-        self.copies: list[tuple[int, weakref.ref[torch.Tensor], weakref.ref[torch.Tensor] | None]] = []
+        self.copies: list[tuple[int, Callable[[], torch.Tensor | None], weakref.ref[torch.Tensor] | None]] = []
+        self.found_copies: dict[int, str] = {}
+        """Index of a tensor of a copy that was found and not declared -> name of the copy."""
         self._owners: tuple[tuple[int, ...], list[weakref.ref[torch.optim.Optimizer]]] = (), []
         self._index: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._plans: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[list[weakref.ref[Any]], list[int]]] = (
@@ -101,6 +103,20 @@ class Watched:
                 weight = weights.get(own)
                 same = None if weight is None or weight.shape != parameter.shape else weakref.ref(weight)
                 self.copies.append((self._add(f"{name}.{own}", parameter), weakref.ref(parameter), same))
+
+    def follow_found(
+        self, name: str, pairs: Iterable[tuple[str, torch.Tensor, Callable[[], torch.Tensor | None]]]
+    ) -> None:
+        """Watches a copy that was found in memory.
+
+        Args:
+            pairs: name of a weight, the tensor of the copy, and a function that returns its present tensor.
+        """
+        weights = {self.tensors[index].name: tensor for index, tensor in self.alive()}
+        for own, tensor, present in pairs:
+            index = self._add(f"{name}.{own}", tensor)
+            self.copies.append((index, present, weakref.ref(weights[own])))
+            self.found_copies[index] = name
 
     def optimizers_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.optim.Optimizer]:
         """Returns the watched optimizers that own any of these parameters.

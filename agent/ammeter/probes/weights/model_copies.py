@@ -1,6 +1,7 @@
 """Measures changes of model copies, such as an EMA, from reading to reading.
 
-watch(also=...) names the copies. The probe finds torch's AveragedModel when it is first updated.
+watch(also=...) names the copies. The probe finds torch's AveragedModel when it is first updated, and averages in half
+precision that the program keeps itself when the session starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch.optim.swa_utils import AveragedModel
 
+from ammeter.probes.weights.own_averages import find_averages
 from ammeter.probes.weights.updates import fit_of
 from ammeter.tensors import async_copy, slices
 from ammeter.tensors.slices import COPIES_BYTES, Buffer, Slices, elements_per_tensor, max_tensors, readable
@@ -43,6 +45,7 @@ class _Lane:
         at: indices in watched.copies.
         versions: version counters at the last reading.
         step: step of the last reading.
+        name: the copy, if it was found and not declared.
     """
 
     at: list[int]
@@ -52,8 +55,9 @@ class _Lane:
     then: Buffer
     weights: Buffer
     flags: Buffer
-    versions: list[int]
+    versions: list[tuple[int, int]]
     step: int | None = None
+    name: str = ""
 
 
 class Copies:
@@ -63,7 +67,13 @@ class Copies:
         self._lanes: list[_Lane] = []
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
-        return [patch.method(AveragedModel, "update_parameters", before=guard(self._before_averaging))]
+        guard(self._find)()
+        return [self, patch.method(AveragedModel, "update_parameters", before=guard(self._before_averaging))]
+
+    def remove(self) -> None:
+        """Releases the copies that were found, whose containers belong to the program."""
+        watched = self._session.watched
+        watched.copies = [copy for copy in watched.copies if copy[0] not in watched.found_copies]
 
     def read(self, row: Row) -> None:
         """Reads the copies that were updated since their last reading, once per step."""
@@ -77,18 +87,21 @@ class Copies:
             self._make_lanes(numbers)
         for lane in self._lanes:
             versions = [_version(present[at]) for at in lane.at]
+            is_updated = versions != lane.versions
             if lane.step is None:
                 lane.slices.copy([numbers[at] for at in lane.at], lane.then)
-            elif versions != lane.versions or row.step - lane.step >= UNSEEN_STEPS:
-                self._compare(row, lane, [numbers[at] for at in lane.at])
+            elif is_updated or row.step - lane.step >= UNSEEN_STEPS:
+                self._compare(row, lane, [numbers[at] for at in lane.at], is_updated or not lane.name)
             else:
                 continue
             lane.versions, lane.step = versions, row.step
 
     def finish(self, row: Row) -> None:
-        for indices, cut, arrived in row.raw["copies"]:
+        for indices, cut, arrived, is_average in row.raw["copies"]:
             table = arrived.array().reshape(len(STATISTICS), -1)
             columns = dict(zip(STATISTICS, cut.sums(slices.squares(table, _NORMS)), strict=True))
+            if not (is_average or columns["update"].any()):
+                continue  # a copy that is kept as it is, such as a reference model
             row.fill("weight.norm", indices, np.sqrt(columns["norm"]))
             row.fill("weight.nonfinite", indices, columns["nonfinite"])
             moved = (columns["norm_before"] > 0) & np.isfinite(columns["update"] + columns["norm_before"])
@@ -106,19 +119,26 @@ class Copies:
         if any(map(watched.knows, model.parameters())):
             watched.follow("averaged", average)
 
+    def _find(self) -> None:
+        watched = self._session.watched
+        for number, pairs in enumerate(find_averages(watched)):
+            watched.follow_found(f"average{number + 1 if number else ''}", pairs)
+
     def _make_lanes(self, numbers: list[torch.Tensor | None]) -> None:
         places: dict[Any, list[int]] = defaultdict(list)
+        watched = self._session.watched
         for at, tensor in enumerate(numbers[: max_tensors(COPIES_BYTES)]):
             if tensor is not None:
-                places[tensor.device, tensor.dtype].append(at)
+                name = watched.found_copies.get(watched.copies[at][0], "")
+                places[tensor.device, tensor.dtype, name].append(at)
         self._fit, self._lanes = fit_of(numbers), []
-        for chosen in places.values():
+        for (_, _, name), chosen in places.items():
             tensors = [copy for at in chosen if (copy := numbers[at]) is not None]
             cut = Slices(tensors, elements_per_tensor(len(numbers), COPIES_BYTES))
             now, then, weights, flags = (Buffer(cut) for _ in range(4))
-            self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, []))
+            self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, [], name=name))
 
-    def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None]) -> None:
+    def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None], is_average: bool) -> None:
         copies = self._session.watched.copies
         weights = [None if ref is None or (weight := ref()) is None else readable(weight) for _, _, ref in copies]
         lane.slices.copy(numbers, lane.now)
@@ -126,7 +146,7 @@ class Copies:
         transfer = async_copy.of(_moved(lane))
         lane.now, lane.then = lane.then, lane.now
         indices = np.array([copies[at][0] for at in lane.at], np.int64)
-        row.raw.setdefault("copies", []).append((indices, lane.slices, transfer))
+        row.raw.setdefault("copies", []).append((indices, lane.slices, transfer, is_average))
         row.later("copies", transfer)
 
 
@@ -162,6 +182,6 @@ def _moved(lane: _Lane) -> torch.Tensor:
     return torch.stack([*norms, lost, meant, torch.ne(zeros, zeros, out=then).sum(1)])
 
 
-def _version(copy: torch.Tensor | None) -> int:
-    """Autograd's count of in-place writes to a copy; -1 if there is none."""
-    return -1 if copy is None or copy.is_inference() else copy._version
+def _version(copy: torch.Tensor | None) -> tuple[int, int]:
+    """The identity of a copy and autograd's count of in-place writes to it; -1 if there is none."""
+    return id(copy), -1 if copy is None or copy.is_inference() else copy._version

@@ -28,6 +28,10 @@ MIN_SPAN_STEPS = 20
 """Readings in a row over so many steps. A warm-up begins with steps too small for any half precision, and a copy
 without a sign of an update is read at most every 20 steps."""
 
+COPY_READINGS = 8
+"""Readings in a row that suffice for a copy, over fewer steps than MIN_SPAN_STEPS. A warm-up does not explain them: as
+long as the weights hardly move, they do not differ from the copy either."""
+
 CLEAN_READINGS = 3
 """Readings in a row below MIN_LOST_SHARE that close the verdict."""
 
@@ -121,9 +125,11 @@ def _read(state: State, reading: Part) -> State:
         opened = state.opened.over() if reported and over else state.opened
         return replace(state, opened=opened, parts=(*others, part))
     first = before.first if before.readings else step
-    part = replace(reading, readings=min(before.readings + 1, MIN_READINGS), first=first)
+    part = replace(reading, readings=min(before.readings + 1, COPY_READINGS), first=first)
     state = replace(state, parts=(*others, part))
-    if not reported and (state.opened.active or part.readings < MIN_READINGS or step - first < MIN_SPAN_STEPS):
+    is_long = part.readings >= MIN_READINGS and step - first >= MIN_SPAN_STEPS
+    is_many = part.copy != WEIGHTS and part.readings >= COPY_READINGS
+    if not reported and (state.opened.active or not (is_long or is_many)):
         return state
     return replace(state, opened=state.opened.at(first, step), reported_copy=reading.copy)
 

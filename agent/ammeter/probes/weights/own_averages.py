@@ -1,0 +1,151 @@
+"""Finds averages of the weights in half precision that the program keeps itself, when a session starts.
+
+The search reads the list of containers that Python's garbage collector has. It looks into no frame and calls no method
+of the program.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.tensors.hidden_reads import has_numbers, unseen
+
+if TYPE_CHECKING:
+    from ammeter.torch_hooks.targets import Watched
+
+MAX_CONTAINERS = 500_000
+"""Containers that are examined, the newest first, in about 0.1 s. A process with torch has 200,000."""
+
+MAX_FOUND = 2
+"""Averages that are followed, so that their readings cost no more than those of two declared copies."""
+
+COMPARED_TENSORS = 3
+COMPARED_ELEMENTS = 4096
+"""Largest tensors of a candidate that are compared with the weights, and elements of each."""
+
+MAX_DISTANCE_SHARE = 0.5
+"""Maximum distance between an average and its weights, relative to the norm of the weights. Moments and gradients have
+the shapes of the weights too, and are farther from them."""
+
+_HALF = (torch.float16, torch.bfloat16)
+_MAPPINGS = (dict, OrderedDict)
+_SEQUENCES = (list, tuple)
+
+Reference = Callable[[], torch.Tensor | None]
+Pair = tuple[str, torch.Tensor, Reference]
+"""Name of a weight, the tensor of its average, and a reference to the latter."""
+
+
+class Entry:
+    """A tensor in a container of the program, which may replace it at each step.
+
+    A dict has no weak references, so the container is released once nothing else refers to it.
+    """
+
+    def __init__(self, held: list[Any], key: Any) -> None:
+        self._held = held
+        self._key = key
+
+    def __call__(self) -> torch.Tensor | None:
+        if self._held and sys.getrefcount(self._held[0]) <= _OWN_REFERENCES:
+            self._held.clear()
+        if not self._held:
+            return None
+        container = self._held[0]
+        try:
+            value = dict.get(container, self._key) if isinstance(container, dict) else container[self._key]
+        except IndexError:
+            return None
+        return value if isinstance(value, torch.Tensor) else None
+
+
+_OWN_REFERENCES = 2
+"""References to a container that the program no longer has: that of Entry, and that of the call of getrefcount."""
+
+
+def find_averages(watched: Watched) -> Iterator[list[Pair]]:
+    """Yields the averages of the watched weights in half precision, MAX_FOUND at most."""
+    copies = {index for index, _, _ in watched.copies}
+    weights = {watched.tensors[index].name: weight for index, weight in watched.alive() if index not in copies}
+    if not weights:
+        return
+    found = 0
+    for pairs in _candidates(watched, weights):
+        compared = sorted(pairs, key=lambda pair: pair[1].numel(), reverse=True)[:COMPARED_TENSORS]
+        if all(_is_near(average, weights[name]) for name, average, _ in compared):
+            yield pairs
+            found += 1
+            if found == MAX_FOUND:
+                return
+
+
+def _candidates(watched: Watched, weights: dict[str, torch.Tensor]) -> Iterator[list[Pair]]:
+    """Yields the half-precision tensors of containers and modules with the names or the order of the weights."""
+    models = [model for ref in watched.models if (model := ref()) is not None]
+    kinds = {type(model) for model in models}
+    containers = gc.get_objects()
+    newest = containers[: -MAX_CONTAINERS - 1 : -1]
+    del containers
+    for container in newest:
+        kind = type(container)
+        pairs: list[Pair] = []
+        if kind in _MAPPINGS or kind in _SEQUENCES:
+            if len(container) >= len(weights):
+                pairs = _of_container(container, weights)
+        elif kind in kinds and not any(container is model for model in models):
+            pairs = _of_module(container, weights)
+        if pairs and not any(watched.knows(average) for _, average, _ in pairs):
+            yield pairs
+
+
+def _of_module(module: torch.nn.Module, weights: dict[str, torch.Tensor]) -> list[Pair]:
+    named = dict(torch.nn.Module.named_parameters(module))
+    return _matching(named, weights, lambda name: weakref.ref(named[name]))
+
+
+def _of_container(container: Any, weights: dict[str, torch.Tensor]) -> list[Pair]:
+    is_mapping = isinstance(container, dict)
+    first = next(iter(dict.values(container))) if is_mapping else container[0]
+    if not _is_half(first):
+        return []
+    values = dict(container) if is_mapping else dict(enumerate(container))
+    held = [container]
+    return _matching(values, weights, lambda key: Entry(held, key))
+
+
+def _matching(
+    values: dict[Any, Any], weights: dict[str, torch.Tensor], reference: Callable[[Any], Reference]
+) -> list[Pair]:
+    """Assigns tensors to weights by name, or by order if their numbers are equal; [] if one does not match."""
+    if all(name in values for name in weights):
+        keys = {name: name for name in weights}
+    elif len(values) == len(weights):
+        keys = dict(zip(weights, values, strict=True))
+    else:
+        return []
+    if not all(_is_half(values[key]) and values[key].shape == weights[name].shape for name, key in keys.items()):
+        return []
+    return [(name, values[key], reference(key)) for name, key in keys.items()]
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in _HALF and value.layout is torch.strided
+
+
+def _is_near(average: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the first elements of a tensor are near those of the weight, and in memory of their own."""
+    if not (has_numbers(average) and has_numbers(weight)) or average.data_ptr() == weight.data_ptr():
+        return False
+
+    def compare() -> bool:
+        ours, theirs = (tensor.detach().reshape(-1)[:COMPARED_ELEMENTS].float().cpu() for tensor in (average, weight))
+        return bool(torch.linalg.vector_norm(ours - theirs) <= MAX_DISTANCE_SHARE * torch.linalg.vector_norm(theirs))
+
+    return unseen(compare, (average, weight))

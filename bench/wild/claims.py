@@ -153,9 +153,10 @@ def _bad_weight(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
 
 def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
-    known = truth.recording.names
+    """Names that are not in the model. A tensor of a copy has the name of its weight behind that of the copy."""
+    known, copy = truth.recording.names, (finding.get("evidence") or {}).get("copy")
     for kind in ("module", "tensor"):
-        name = finding.get(kind)
+        name = (finding.get(kind) or "").removeprefix(f"{copy}.")
         if name and known and name not in known and not re.fullmatch(r"(group\d+\.|copy |input).*", name):
             yield f"names the {kind} {name}, which is not in the model"
     module = finding.get("module")

@@ -42,6 +42,20 @@ MAX_LISTED_RANKS = 8
 """Maximum number of ranks in the text; a list of hundreds is useless."""
 
 
+class Parting(msgspec.Struct, frozen=True, array_like=True):
+    """The values of Weights when the verdict opened. Weights that become equal again later do not change its text.
+
+    Attributes:
+        norm_step: -1 if norms do not show where the weights became different.
+    """
+
+    equal: int = -1
+    has_moved: bool = False
+    since: int = -1
+    norm_step: int = -1
+    norms: tuple[float, float] = (0.0, 0.0)
+
+
 class Weights(msgspec.Struct, frozen=True, array_like=True):
     """State of the comparison."""
 
@@ -66,6 +80,7 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
     ranks: int = 0
     checksums: tuple[float, float] = (0.0, 0.0)
     """The lowest and the highest checksum when the verdict opened."""
+    parting: Parting = Parting()
 
 
 class Norms(NamedTuple):
@@ -127,6 +142,7 @@ def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequenc
     return replace(
         state,
         opened=state.opened.at(_first_step(state), step),
+        parting=_parting(state),
         differing=tuple(differing[:MAX_LISTED_RANKS]),
         differing_count=len(differing),
         ranks=len(ranks),
@@ -164,6 +180,11 @@ def _is_seen_in_norms(state: Weights) -> bool:
     return 0 <= state.norm_step < state.since and (state.shared_norms >= MIN_SHARED_NORMS or not state.has_moved)
 
 
+def _parting(state: Weights) -> Parting:
+    norm_step = state.norm_step if _is_seen_in_norms(state) else -1
+    return Parting(state.equal, state.has_moved, state.since, norm_step, state.norms)
+
+
 def are_equal(checksums: Sequence[float]) -> bool:
     """Whether checksums of several ranks show equal weights."""
     low, high = min(checksums), max(checksums)
@@ -172,11 +193,11 @@ def are_equal(checksums: Sequence[float]) -> bool:
 
 def severity(state: Weights) -> Severity:
     """Returns `ticket` for ranks that never made the same update: they may train separate models intentionally."""
-    return "page" if state.has_moved or state.equal < 0 else "ticket"
+    return "page" if state.parting.has_moved or state.parting.equal < 0 else "ticket"
 
 
 def title(state: Weights) -> str:
-    if state.equal >= 0 and not state.has_moved:
+    if state.parting.equal >= 0 and not state.parting.has_moved:
         return "Each rank trains a model of its own"
     if state.differing_count == state.ranks:
         return "The weights of the ranks differ"
@@ -186,31 +207,32 @@ def title(state: Weights) -> str:
 
 def cause(state: Weights) -> str:
     """Returns when the weights became different, and what that means."""
-    gradients = ""
-    if _is_seen_in_norms(state):
-        low, high = (f"{norm:.6g}" for norm in state.norms)
-        gradients = f" At step {state.norm_step}, the norms of their gradients differ: {low} to {high}."
-    if state.equal < 0:
+    parting, gradients = state.parting, ""
+    if parting.norm_step >= 0:
+        low, high = (f"{norm:.6g}" for norm in parting.norms)
+        gradients = f" At step {parting.norm_step}, the norms of their gradients differ: {low} to {high}."
+    if parting.equal < 0:
         return (
-            f"The {state.ranks} ranks share their gradients, but not their weights: before step {state.since} the"
+            f"The {state.ranks} ranks share their gradients, but not their weights: before step {parting.since} the"
             " weights differ. The ranks were started from different weights, so each applies gradients that were"
             " computed for other weights."
         )
-    before = f"The weights of the {state.ranks} ranks were equal before step {state.equal}"
-    if not state.has_moved:
+    before = f"The weights of the {state.ranks} ranks were equal before step {parting.equal}"
+    if not parting.has_moved:
+        until = "later comparison" if state.opened.active else f"comparison until step {state.opened.last}"
         return (
-            f"{before}, but before step {state.since} and in every later comparison they differ.{gradients}"
+            f"{before}, but before step {parting.since} and in every {until} they differ.{gradients}"
             " Gradients are not averaged over the ranks, or are changed on single ranks after that, so each rank trains"
             " a model of its own."
         )
     return (
-        f"{before} and different before step {state.since} and later.{gradients} Some update was not the same on all"
+        f"{before} and different before step {parting.since} and later.{gradients} Some update was not the same on all"
         " ranks, and equal gradients do not make the weights equal again."
     )
 
 
 def fix(state: Weights) -> str:
-    if state.equal < 0:
+    if state.parting.equal < 0:
         return (
             "Start all ranks from the weights of rank 0: wrap the model in DistributedDataParallel, or call"
             " dist.broadcast(parameter, 0) for each parameter before the first step, or load the same checkpoint."
@@ -220,14 +242,14 @@ def fix(state: Weights) -> str:
         " DistributedDataParallel and call the wrapper, or call dist.all_reduce(parameter.grad) for the gradient itself"
         " of each parameter, on every rank, and divide by the number of ranks."
     )
-    if not state.has_moved:
+    if not state.parting.has_moved:
         return (
             f"{reduce} If the ranks train separate models intentionally, silence this verdict for the run with"
             " AMMETER_SILENCE=ranks-disagree."
         )
     return (
         f"{reduce} Do not change gradients, weights or the optimizer on single ranks after that. Then restore"
-        f" {wording.earlier(max(1, _first_step(state)))} on all ranks."
+        f" {wording.earlier(max(1, state.opened.first))} on all ranks."
     )
 
 
@@ -235,10 +257,10 @@ def evidence(state: Weights) -> dict[str, Any]:
     return {
         "ranks": list(state.differing),
         "of": state.ranks,
-        "weights_equal_before_step": state.equal if state.equal >= 0 else None,
-        "weights_differ_before_step": state.since,
+        "weights_equal_before_step": state.parting.equal if state.parting.equal >= 0 else None,
+        "weights_differ_before_step": state.parting.since,
         "checksums": list(state.checksums),
-        "grad_norms": list(state.norms) if _is_seen_in_norms(state) else None,
+        "grad_norms": list(state.parting.norms) if state.parting.norm_step >= 0 else None,
     }
 
 

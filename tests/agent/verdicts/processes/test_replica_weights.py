@@ -86,6 +86,16 @@ def test_weights_that_are_averaged_now_and_then_are_fine(interval: int) -> None:
     assert [] == findings(replicas(averaged, lambda rank, step: 1 + rank, steps=200))
 
 
+def test_weights_that_are_averaged_after_a_ticket_close_it_without_a_page() -> None:
+    def averaged(rank: int, step: int) -> float:
+        return equal(rank, step) * (1 + 0.01 * rank * (step % 100 > 0))
+
+    finding = last(replicas(averaged, lambda rank, step: 1 + rank, steps=300))
+    assert ("ticket", 40, 96) == (finding.severity, finding.opened_step, finding.last_step)
+    assert "equal before step 0, but before step 4 and in every comparison until step 96 they differ" in finding.cause
+    assert 0 == finding.evidence["weights_equal_before_step"]
+
+
 def test_ranks_that_share_gradients_and_start_from_other_weights_are_a_page() -> None:
     finding = last(replicas(lambda rank, step: 5.0 + rank + step))
     assert ("page", 0, 4) == (finding.severity, finding.first_step, finding.opened_step)

@@ -6,7 +6,7 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -263,24 +263,29 @@ def refusal(client: httpx.Client, hello: Hello, *more: frames.Item) -> tuple[int
 
 
 LONG = "x" * 1025
-MILLION = tuple(Tensor(f"{number}", (), "") for number in range(10**6))
-HELLOS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a million distinct tensors": ("tensors", {"schema": Schema((), (), MILLION)}),
-    "a thousand and one scalars": ("scalars", {"schema": Schema(tuple(f"{n}" for n in range(1001)))}),
-    "columns beyond count": ("columns", {"schema": Schema((), tuple(frames.STATS), (Tensor("w", (), "f"),) * 140_000)}),
-    "a long tensor": ("names", {"schema": Schema((), (), (Tensor(LONG, (), ""),))}),
-    "a long scalar": ("names", {"schema": Schema((LONG,))}),
-    "a long name": ("names", {"name": LONG}),
-    "a name of 10 MB": ("names", {"name": "x" * 10**7}),
-    "a large config": ("said", {"config": {"x": "y" * 300_000}}),
-    "large tags": ("said", {"tags": {"x": "y" * 300_000}}),
+HELLOS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "a million distinct tensors": (
+        "tensors",
+        lambda: {"schema": Schema((), (), tuple(Tensor(f"{n}", (), "") for n in range(10**6)))},
+    ),
+    "a thousand and one scalars": ("scalars", lambda: {"schema": Schema(tuple(f"{n}" for n in range(1001)))}),
+    "columns beyond count": (
+        "columns",
+        lambda: {"schema": Schema((), tuple(frames.STATS), (Tensor("w", (), "f"),) * 140_000)},
+    ),
+    "a long tensor": ("names", lambda: {"schema": Schema((), (), (Tensor(LONG, (), ""),))}),
+    "a long scalar": ("names", lambda: {"schema": Schema((LONG,))}),
+    "a long name": ("names", lambda: {"name": LONG}),
+    "a name of 10 MB": ("names", lambda: {"name": "x" * 10**7}),
+    "a large config": ("said", lambda: {"config": {"x": "y" * 300_000}}),
+    "large tags": ("said", lambda: {"tags": {"x": "y" * 300_000}}),
 }
 
 
 @pytest.mark.parametrize("name", HELLOS)
 def test_too_much_is_refused_with_the_limits_name(client: httpx.Client, name: str) -> None:
-    limit, said = HELLOS[name]
-    hello = Hello(str(uuid.uuid4()), uuid.uuid4().hex, **({"schema": Schema(("loss",))} | said))
+    limit, make = HELLOS[name]
+    hello = Hello(str(uuid.uuid4()), uuid.uuid4().hex, **({"schema": Schema(("loss",))} | make()))
     assert (422, limit) == refusal(client, hello)
     assert 404 == client.get(f"/api/v1/runs/{hello.run}").status_code
 

@@ -33,8 +33,8 @@ class HookPoint:
         self._groups.pop(id(subscriber), None)
         self._reset()
 
-    def assign(self, subscriber: tuple[Any, ...], group: Group) -> None:
-        self._groups[id(subscriber)] = group
+    def assign(self, subscribers: Iterable[tuple[Any, ...]], group: Group) -> None:
+        self._groups.update((id(subscriber), group) for subscriber in subscribers)
         self._reset()
 
     def pause(self, group: Group) -> None:
@@ -98,10 +98,13 @@ class Group:
 
     def __init__(self, handles: Iterable[Any]) -> None:
         """Groups the instances of Handle; others are ignored."""
-        subscriptions = [handle for handle in handles if isinstance(handle, Handle)]
-        for handle in subscriptions:
-            handle.hook_point.assign(handle.subscriber, self)
-        self._hook_points = list({id(handle.hook_point): handle.hook_point for handle in subscriptions}.values())
+        subscribers: dict[HookPoint, list[tuple[Any, ...]]] = {}
+        for handle in handles:
+            if isinstance(handle, Handle):
+                subscribers.setdefault(handle.hook_point, []).append(handle.subscriber)
+        for hook_point, members in subscribers.items():
+            hook_point.assign(members, self)
+        self._hook_points = list(subscribers)
 
     def pause(self) -> None:
         for hook_point in self._hook_points:

@@ -168,9 +168,15 @@ def again(node: Node) -> torch.Tensor | None:
 
 
 def _divided(operands: dict[str, Any]) -> torch.Tensor:
+    """The quotient. Without a saved dividend it is known only for a divisor that no dividend makes finite."""
     above = operands.get("self")
     below = torch.as_tensor(operands["other"])
-    return (torch.ones_like(below) if above is None else above) / below
+    if above is not None:
+        return torch.as_tensor(above / below)
+    quotient = torch.ones_like(below) / below
+    if torch.isfinite(quotient).all():
+        raise KeyError("self")
+    return quotient
 
 
 def _criterion(operands: dict[str, Any]) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
+from ammeter.probes.origin import graph_culprit
 from tests.agent.networks import Network, train
 from tests.agent.training import stream
 
@@ -108,6 +109,16 @@ def test_operators_that_pass_an_overflow_on_are_not_its_origin(tmp_path: Path) -
     passed = train(lambda: _network(lambda x: (x * 9e6).add(1.0).relu()), tmp_path, dtype=torch.float16)
     step, found = _first(passed)
     assert (ONSET_STEP, "1", "MulBackward0") == (step, found["module"], found["op"])
+
+
+def test_a_loss_divided_by_the_number_of_micro_batches_does_not_hide_the_overflow_before_it() -> None:
+    torch.manual_seed(0)
+    enter, leave = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+    hidden = functional.gelu(enter(torch.randn(4, 6)).half()) * 3e6
+    loss = functional.cross_entropy(leave(hidden.float()), torch.zeros(4, dtype=torch.long)) / 4
+    origin = graph_culprit.find_origin(1024.0 * loss, lambda _: "", lambda _: False)
+    assert origin is not None
+    assert ("MulBackward0", "float16") == (origin["op"], origin["dtype"])
 
 
 def test_an_operator_after_the_criterion_is_behind_the_last_layer(tmp_path: Path) -> None:

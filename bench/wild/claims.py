@@ -20,6 +20,14 @@ _STEP = re.compile(r"\bsteps? (\d+)\b")
 _LINE = re.compile(r"\btrain\.py:(\d+)")
 _BAD_WEIGHT = re.compile(r"weights contain(?:ed)? NaN or Inf[^.]*?, (\S+) among them")
 _BAD_LOSS = re.compile(r"^Loss\b.* is (?:NaN|infinite) at step (\d+)")
+_BAD_LOSSES = re.compile(r"The training loss\b[^.]*? was \S+ (\d+) times since step (\d+)")
+_LATER_BAD_LOSS = re.compile(r"was NaN or infinite at step (\d+)")
+_LOSS_OF_STEP = re.compile(r"\(step (\d+): ([-\d.e+]+)\)")
+_LOSS_OF_SPIKE = re.compile(r"At step (\d+) the norm .* The loss\b[^.]*? was ([-\d.e+]+) at that step")
+_HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
+
+LOSS_TOLERANCE = 0.02
+"""Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,19 @@ class Truth:
         return self.recording.rows[-1].step - self.program.first_watched if self.recording.rows else -1
 
 
-def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool) -> list[str]:
-    """The statements of a finding that the oracle contradicts. steps: whether its steps are those of the recording."""
-    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights, _bad_weight]
+def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, losses: bool = True) -> list[str]:
+    """The statements of a finding that the oracle contradicts.
+
+    Args:
+        finding: The finding, as the report prints it.
+        truth: What is known of the run.
+        steps: Whether its steps are those of the recording.
+        losses: Whether the recording has the whole loss of each step, and not that of a micro-batch.
+    """
+    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights, _bad_weight, _dtype]
     if steps and truth.recording.rows:
         checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss]
+        checks += [_loss_values] if losses else []
     return [f"{finding['verdict']}: {wrong}" for check in checks for wrong in check(finding, truth)]
 
 
@@ -94,14 +110,17 @@ def _skips(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
 
 def _applied(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
-    """Steps with bad gradients that were applied: the weights have changed, or are not finite any more."""
+    """Bad steps that were applied: the weights have changed, or are not finite any more.
+
+    A step is bad if its gradients are; in a finding about the loss also if its loss is.
+    """
     rows = truth.recording.rows
+    by_loss = finding["verdict"] == "nonfinite-loss"
+    bad = {row.step for row in rows if row.bad_gradients or (by_loss and not row.loss_is_finite)}
     moved = [
-        row
-        for before, row in pairwise(rows)
-        if row.bad_gradients and (row.weights != before.weights or row.bad_weights)
+        row for before, row in pairwise(rows) if row.step in bad and (row.weights != before.weights or row.bad_weights)
     ]
-    moved += [row for row in rows[:1] if row.bad_gradients]
+    moved += [row for row in rows[:1] if row.step in bad]
     for count in _APPLIED.findall(_text(finding)):
         if int(count or 1) > len(moved):
             yield f"{count or 1} bad steps applied, but {len(moved)} of them moved the weights"
@@ -132,6 +151,27 @@ def _loss(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     for step in map(int, _BAD_LOSS.findall(finding.get("title") or "")):
         if any(row.loss_is_finite for row in truth.rows(step, step)):
             yield f"a non-finite loss at step {step}, but it was finite"
+    for step in map(int, _LATER_BAD_LOSS.findall(finding["cause"])):
+        if any(row.loss_is_finite for row in truth.rows(step, step)):
+            yield f"a loss that was NaN or infinite at step {step}, but it was finite"
+    for count, first in _BAD_LOSSES.findall(finding["cause"]):
+        bad = [row for row in truth.rows(int(first), truth.last_step) if not row.loss_is_finite]
+        if int(count) > len(bad):
+            yield f"{count} non-finite losses since step {first}, but there were {len(bad)}"
+
+
+def _loss_values(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """Losses that are quoted with their step."""
+    for step, quoted in (*_LOSS_OF_STEP.findall(finding["cause"]), *_LOSS_OF_SPIKE.findall(finding["cause"])):
+        for row in truth.rows(int(step), int(step)):
+            if row.loss is None or abs(row.loss - float(quoted)) > LOSS_TOLERANCE * abs(row.loss):
+                yield f"a loss of {quoted} at step {step}, but it was {row.loss}"
+
+
+def _dtype(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """An overflow of float16 in a program without it."""
+    if "overflowed float16" in finding["cause"] and not _HALF.search(truth.program.text):
+        yield "an overflow of float16, which the program does not use"
 
 
 def _weights(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

@@ -129,7 +129,7 @@ def _wrong(recipe: Recipe, kind: str, truth: Truth, watched: Watched) -> list[st
         for finding in report["findings"]:
             of_fault = kind not in HEALTHY_KINDS and finding["verdict"] in accepted
             known = truth if of_fault else _without_place(truth)
-            wrong += claims.wrong_statements(finding, known, steps=counts)
+            wrong += claims.wrong_statements(finding, known, steps=counts, losses=recipe.style != "accumulation")
     return wrong
 
 

@@ -137,7 +137,7 @@ NONFINITE_WEIGHTS = Fault(
         ),
     },
     related=("nonfinite-loss", "scale-collapse", "nonfinite-gradient"),
-    place="module",
+    place="weight",
     courses=("once", *courses.PERSISTENT),
 )
 

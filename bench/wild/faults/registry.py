@@ -35,7 +35,8 @@ class Fault:
     Attributes:
         accepted: Verdicts that name it.
         related: Verdicts that notice something of it, such as a consequence.
-        place: "line" if a right line is part of a good finding, "module" if a right module or tensor is, else "".
+        place: "line" if a right line is part of a good finding, "module" if the module with the fault is, "weight" if
+            the first weight with NaN or Inf is, else "".
         place_slots: Further slots whose lines are right, such as the one that uses what the fault left.
         clips: The clips that such a program may have, "" for none; empty if it may have any.
         numbers_change: False for a fault that costs time or shows after the run; the oracle then proves nothing.

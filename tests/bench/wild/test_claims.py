@@ -28,6 +28,11 @@ TRUE = [
     finding("the loss scale is 1024 (2^10)", last_step=19),
     finding("In 9 steps from 11 to 19 the gradients contained NaN or Inf."),
     finding(title="Loss is NaN at step 12"),
+    finding("the loss rose from 0.1 to as much as 2 (step 14: 1.003), and was NaN or infinite at step 12"),
+    finding(
+        "At step 14 the norm of the gradients jumped from about 1 to 9. The loss was 0.995 at that step and 1 before."
+    ),
+    finding("The training loss was NaN 1 times since step 11. The step was skipped."),
     finding("The training loss was NaN 9 times. No reading has found NaN or Inf in the weights since."),
 ]
 
@@ -44,6 +49,13 @@ FALSE = {
     "0 of them moved": finding("The step was applied with non-finite gradients."),
     "a finite loss": finding("At step 12 the gradients contained NaN or Inf although the loss was finite."),
     "it was finite": finding(title="Loss is NaN at step 13"),
+    "but there were 1": finding("The training loss was NaN 7 times since step 11."),
+    "at step 13, but it was finite": finding("as much as 2, and was NaN or infinite at step 13"),
+    "a loss of 3.5 at step 14, but it was 1.0": finding("the loss rose from 0.1 to as much as 4 (step 14: 3.5)"),
+    "a loss of 2.5 at step 15, but it was 1.0": finding(
+        "At step 15 the norm of the gradients jumped from about 1 to 9. The loss was 2.5 at that step and 1 before."
+    ),
+    "the program does not use": finding("The output of a (MulBackward0) overflowed float16, whose largest value is"),
     "all were finite": finding("the weights contain NaN or Inf"),
     "not in the model": finding(module="c"),
     "but it is a": finding(module="b"),
@@ -63,3 +75,11 @@ def test_false_statements_are_found(wrong: str) -> None:
 
 def test_steps_of_another_count_are_not_compared() -> None:
     assert [] == wrong_statements(finding("since step 99", first_step=3), TRUTH, steps=False)
+
+
+def test_a_step_whose_loss_alone_was_bad_may_have_been_applied() -> None:
+    rows = [Row(step, None if step == 3 else 1.0, 1.0, str(step), "") for step in range(6)]
+    truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]))
+    applied = {"first_step": 3, "opened_step": 3, "cause": "The training loss was NaN at step 3. The step was applied."}
+    assert [] == wrong_statements(applied | {"verdict": "nonfinite-loss"}, truth, steps=True)
+    assert wrong_statements(applied | {"verdict": "nonfinite-gradient"}, truth, steps=True)

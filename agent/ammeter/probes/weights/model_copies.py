@@ -6,6 +6,7 @@ precision that the program keeps itself when the session starts.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,9 @@ class Copies:
 
     def _find(self) -> None:
         watched = self._session.watched
+        if next(find_averages(watched), None) is None:
+            return
+        gc.collect()  # it may be garbage in a reference cycle, such as the model of a rerun notebook cell
         for number, pairs in enumerate(find_averages(watched)):
             watched.follow_found(f"average{number + 1 if number else ''}", pairs)
 

@@ -102,8 +102,9 @@ class GradientChecks:
         """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
-            scale = scale_of(self._scaler_of(account))
-            self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale)
+            scaler = self._scaler_of(account)
+            if not _unscales(scaler, account.optimizer()):
+                self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
         elif account.float16_line and not self._has_own_scale():
             self._events.emit_once("usage.fp16_without_scaler", line=account.float16_line, optimizer=optimizer)
 
@@ -160,6 +161,15 @@ class GradientChecks:
 
     def _another_stepped(self, account: OptimizerGradients, since: int) -> bool:
         return any(other is not account and other.attempted >= since for other in self._ledger.checkable())
+
+
+def _unscales(scaler: Any, optimizer: Any) -> bool:
+    """Whether a scaler has unscaled the gradients of this step, or the optimizer does it with the scaler's scale.
+
+    A step() of the scaler that was not observed, as through a bound method from before watch(), shows only there.
+    """
+    stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage")
+    return stage is OptState.UNSCALED or getattr(optimizer, "grad_scale", None) is not None
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:

@@ -105,3 +105,21 @@ def test_an_update_without_a_step_is_no_sign_of_missing_gradients(tmp_path: Path
     with pytest.raises(AssertionError, match="prior to update"), watching(tmp_path, model, optimizer, scaler) as seen:
         scaler.update()
     assert {} == seen.findings()
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_methods_of_the_scaler_that_were_bound_before_watch_are_no_steps_past_it(
+    is_fused: bool, tmp_path: Path
+) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=is_fused)
+    scale, unscale, step, update = scaler.scale, scaler.unscale_, scaler.step, scaler.update
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for _ in range(5):
+            optimizer.zero_grad()
+            scale(model(torch.randn(8, 12)).square().mean()).backward()
+            if not is_fused:
+                unscale(optimizer)
+            step(optimizer)
+            update()
+    assert "gradients-not-unscaled" not in seen.findings()

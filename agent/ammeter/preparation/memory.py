@@ -8,7 +8,6 @@ the program and keeps nothing.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,9 +17,10 @@ import torch
 from ammeter.preparation.contents import Contents, contents_of
 from ammeter.preparation.optimizer_state import saved_tensors
 from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.live_objects import elements, live_objects
 
-MAX_CONTAINERS = 500_000
-"""Containers that are examined, the newest first, in about 0.1 s. A process with torch has 300,000."""
+MAX_CONTAINERS = 200_000
+"""Dictionaries and lists that are examined, the newest first. A process with torch has 40,000."""
 
 MAX_ENTRIES = 64
 """Entries of a checkpoint. A larger dictionary is data or the state of a model."""
@@ -45,21 +45,23 @@ def checkpoint_in_memory(weights: Sequence[torch.Tensor]) -> Contents | None:
 
 def _checkpoints() -> Iterator[dict[Any, Any]]:
     """Yields small dictionaries with the state dict of a used optimizer, directly or in a list; no module's globals."""
-    containers = gc.get_objects()
-    newest = containers[: -MAX_CONTAINERS - 1 : -1]
-    del containers
+    newest = live_objects(dict, list)[: -MAX_CONTAINERS - 1 : -1]
     dictionaries = [value for value in newest if issubclass(type(value), dict)]
     states = {id(value) for value in dictionaries if _is_used_optimizer(value)}
     if not states:
         return
-    lists = {id(value) for value in newest if type(value) in (list, tuple) and _has_one_of(value, states)}
     for value in dictionaries:
-        if not dict.__contains__(value, "__builtins__") and _has_one_of(dict.values(value), states | lists):
+        if dict.__len__(value) > MAX_ENTRIES or dict.__contains__(value, "__builtins__"):
+            continue
+        if any(id(part) in states or _has_one_of(part, states) for part in dict.values(value)):
             yield value
 
 
-def _has_one_of(values: Any, wanted: set[int]) -> bool:
-    return len(values) <= MAX_ENTRIES and not wanted.isdisjoint(map(id, values))
+def _has_one_of(part: Any, wanted: set[int]) -> bool:
+    """Whether a list or tuple has one of these objects."""
+    if type(part) not in (list, tuple) or len(part) > MAX_ENTRIES:
+        return False
+    return not wanted.isdisjoint(map(id, elements(part)))
 
 
 def _is_used_optimizer(value: dict[Any, Any]) -> bool:

@@ -6,7 +6,6 @@ program has created one, and stops its own as soon as the program creates one.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import emit_itt, emit_nvtx, profile
 from torch.profiler.profiler import _KinetoProfile
 
+from ammeter.tensors.live_objects import live_objects
 from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Profiling:
             self._finish()
 
     def _start(self) -> None:
-        if _profiler_enabled() or any(_is_profiler(candidate) for candidate in gc.get_objects()):
+        if _profiler_enabled() or live_objects(*_PROFILERS):
             self._emit_refused("the program has a profiler of its own")
             return
         self._is_starting = True
@@ -89,11 +89,6 @@ class Profiling:
     def _emit_refused(self, reason: str) -> None:
         self._is_finished = True
         self._session.emit("kernels.profiled", {"steps": 0, "kernels": [], "refused": reason})
-
-
-def _is_profiler(candidate: Any) -> bool:
-    """Whether an object is a profiler. Only its type is examined, so no code of the object runs."""
-    return issubclass(type(candidate), _PROFILERS)
 
 
 def _kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:

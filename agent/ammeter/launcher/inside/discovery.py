@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from ammeter.tensors.live_objects import live_objects
 from ammeter.torch_hooks.targets import wraps
 
 
@@ -35,32 +34,17 @@ def find_training(
     Returns:
         None if only a scaler is known and the existing optimizers are ambiguous.
     """
-    modules, optimizers, scalers = _live_objects(torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+    found = live_objects(torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)
+    optimizers = [candidate for candidate in found if issubclass(type(candidate), torch.optim.Optimizer)]
     constructed = [candidate for candidate in optimizers if "param_groups" in vars(candidate)]
     chosen = _optimizers_of_training(optimizer, constructed)
     if not chosen:
         return None
+    scalers = [candidate for candidate in found if issubclass(type(candidate), torch.amp.GradScaler)]
     if scaler is not None:
         scalers = [scaler, *(other for other in scalers if other is not scaler)]
+    modules = [candidate for candidate in found if issubclass(type(candidate), torch.nn.Module)]
     return TrainingObjects(_roots(modules, chosen), chosen, scalers)
-
-
-def _live_objects(*kinds: type) -> list[list[Any]]:
-    """Returns the objects of each kind.
-
-    Only their type is read, so none of their code runs.
-    """
-    index_of: dict[type, int] = {}
-    objects: list[list[Any]] = [[] for _ in kinds]
-    for candidate in gc.get_objects():
-        own_type = type(candidate)
-        index = index_of.get(own_type)
-        if index is None:
-            matches = (index for index, kind in enumerate(kinds) if issubclass(own_type, kind))
-            index = index_of[own_type] = next(matches, -1)
-        if index >= 0:
-            objects[index].append(candidate)
-    return objects
 
 
 def _optimizers_of_training(

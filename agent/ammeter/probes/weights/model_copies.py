@@ -122,8 +122,8 @@ class Copies:
 
     def _find(self) -> None:
         watched = self._session.watched
-        if next(find_averages(watched), None) is None:
-            return
+        if not gc.isenabled() or next(find_averages(watched), None) is None:
+            return  # a program that turned the collector off decides itself when it runs
         gc.collect()  # it may be garbage in a reference cycle, such as the model of a rerun notebook cell
         for number, pairs in enumerate(find_averages(watched)):
             watched.follow_found(f"average{number + 1 if number else ''}", pairs)

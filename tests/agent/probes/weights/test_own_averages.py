@@ -34,8 +34,8 @@ def replaced_in_a_dict(model: torch.nn.Module, dtype: torch.dtype) -> Callable[[
     return update
 
 
-def written_in_a_tuple(model: torch.nn.Module, dtype: torch.dtype) -> Callable[[], None]:
-    kept = tuple(weight.detach().to(dtype, copy=True) for weight in model.parameters())
+def written_in_a_list(model: torch.nn.Module, dtype: torch.dtype) -> Callable[[], None]:
+    kept = [weight.detach().to(dtype, copy=True) for weight in model.parameters()]
 
     def update() -> None:
         torch._foreach_mul_(kept, 1 - SHARE)
@@ -88,13 +88,13 @@ def trained(folder: Path, keep: Keep, dtype: torch.dtype) -> tuple[View, dict[st
     return stream(run.id, folder)[0], Seen(run.id, folder).findings()
 
 
-@pytest.mark.parametrize("keep", [replaced_in_a_dict, written_in_a_tuple, through_data_of_a_module])
+@pytest.mark.parametrize("keep", [replaced_in_a_dict, written_in_a_list, through_data_of_a_module])
 def test_an_average_in_bfloat16_is_found_and_its_lost_updates_are_named(keep: Keep, tmp_path: Path) -> None:
     found = trained(tmp_path, keep, torch.bfloat16)[1]
     assert "average" == found["lost-updates"].evidence["copy"]
 
 
-@pytest.mark.parametrize("keep", [replaced_in_a_dict, written_in_a_tuple, through_data_of_a_module])
+@pytest.mark.parametrize("keep", [replaced_in_a_dict, written_in_a_list, through_data_of_a_module])
 def test_an_average_in_float32_is_not_followed(keep: Keep, tmp_path: Path) -> None:
     rows, found = trained(tmp_path, keep, torch.float32)
     assert "lost-updates" not in found

@@ -46,6 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     If the last one to start were long, all workers would wait.
     """
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if addresses:
+        raise pytest.UsageError(f"{addresses[0]!r} has an address in its name, which differs in each worker; give ids=")
     if config.getoption("--quick"):
         quick.select(config, items)
 

@@ -52,7 +52,9 @@ def by_hand(weights: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("clip", [by_torch, by_hand])
-@pytest.mark.parametrize("calls", [{}, {"scale": SCALE}, {"step": STEP}, {"update": UPDATE}], ids=str)
+@pytest.mark.parametrize(
+    "calls", [{}, {"scale": SCALE}, {"step": STEP}, {"update": UPDATE}], ids=lambda calls: ", ".join(calls) or "all"
+)
 def test_a_clip_of_scaled_gradients(tmp_path: Path, clip: Clip, calls: dict[str, Any]) -> None:
     kind = torch.amp.GradScaler
     model, scaler = network(), kind("cpu", init_scale=1024.0)

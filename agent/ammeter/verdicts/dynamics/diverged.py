@@ -190,6 +190,7 @@ VERDICT = Verdict(
         "nonfinite-loss",
         "nonfinite-gradient",
         "nonfinite-weights",
+        "poisoned-buffers",
         "scale-collapse",
         "gradient-spike",
         "sign-flip",

@@ -55,14 +55,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Bad steps that the scaler skipped for one optimizer and not for another."""
     weight: str = ""
     """A weight with NaN or Inf that was read after a bad step was applied."""
+    origin: NonfiniteOrigin = NonfiniteOrigin()
+    """The module whose backward pass turned finite gradients into NaN or Inf, from hooks."""
     own_scaled: bool = False
     """Whether the program scales its loss itself, and so skips steps itself."""
     doubtful_step: int = -1
     doubtful: Origin = Origin()
     """The first bad step of such a program in a row that was applied, and its frontier. The row may contain a step that
     the program skipped and the next one; only a bad weight proves that the gradients were applied."""
-    origin: NonfiniteOrigin = NonfiniteOrigin()
-    """The module whose backward pass turned finite gradients into NaN or Inf, from hooks."""
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:

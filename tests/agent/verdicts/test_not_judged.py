@@ -121,7 +121,11 @@ def test_every_need_is_counted_and_has_a_name(verdict: Any) -> None:
 
 def test_verdicts_that_read_sampled_columns_declare_their_needs() -> None:
     sampled = {"grad_norm", "grad_absmax", "grad_agreement", "update_ratio", "lost_updates", "weights_nonfinite"}
-    event_decides = {"clip-before-unscale", "no-gradients", "poisoned-buffers"}  # columns are a second way to the finding
+    event_decides = {
+        "clip-before-unscale",
+        "no-gradients",
+        "poisoned-buffers",
+    }  # columns are a second way to the finding
     every_step = {
         "overflow-storm",
         "ranks-disagree",

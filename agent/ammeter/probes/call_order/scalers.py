@@ -30,8 +30,8 @@ class Scalers:
     def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
         self._events = events
-        self._known: dict[int, tuple[weakref.ref[Any], float]] = {}
-        """id of an optimizer -> (its scaler, the initial scale of that scaler)."""
+        self._known: dict[int, weakref.ref[Any]] = {}
+        """id of an optimizer -> its scaler."""
         self._restored: weakref.WeakSet[Any] = weakref.WeakSet()
         """Scalers whose state was loaded, or that were in use before watch()."""
         self._maybe_restored: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -97,13 +97,13 @@ class Scalers:
     def before_use(self, scaler: Any, optimizer: Any) -> None:
         """Judges a scaler that unscales or steps this optimizer for the first time."""
         known = self._known.get(id(optimizer))
-        if (known is not None and known[0]() is scaler) or optimizer not in self._session.watched.optimizers:
+        if (known is not None and known() is scaler) or optimizer not in self._session.watched.optimizers:
             return
-        self._known[id(optimizer)] = weakref.ref(scaler), _initial_scale(scaler)
+        self._known[id(optimizer)] = weakref.ref(scaler)
         if scaler in self._restored:
             return
         if known is not None:
-            self._judge_rebuilt(scaler, optimizer, known[1])
+            self._judge_rebuilt(scaler, optimizer)
         else:
             self._judge_resumed(scaler, optimizer)
 
@@ -160,15 +160,15 @@ class Scalers:
         data |= {"loaded_by_another": other} if other else {}
         self._events.emit_once("usage.scaler_not_restored", line=line, **data)
 
-    def _judge_rebuilt(self, scaler: Any, optimizer: Any, first: float) -> None:
+    def _judge_rebuilt(self, scaler: Any, optimizer: Any) -> None:
         """Reports another scaler for the same optimizer.
 
-        A new scaler that starts at the last scale of the previous one continues it and is no mistake, unless that is
-        the initial scale.
+        A new scaler that starts at the last scale of the previous one loses no scale, so it is no mistake. The next one
+        is judged again.
         """
         self._events.emit_once(
             "usage.scaler_rebuilt",
-            confirm=lambda data: data["scale"] != data["scale_before"] or data["scale"] == first,
+            confirm=lambda data: data["scale"] != data["scale_before"],
             optimizer=name_of(optimizer),
             scale=_initial_scale(scaler),
             scale_before=self._scale,

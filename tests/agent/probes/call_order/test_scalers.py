@@ -58,6 +58,17 @@ def test_a_new_scaler_that_begins_where_the_last_one_was_is_not_told(tmp_path: P
     assert {} == seen.usage()
 
 
+def test_a_new_scaler_at_the_first_scale_is_told_only_once_it_loses_a_scale(tmp_path: Path) -> None:
+    model, scales = Model(), scaler(growth_interval=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for steps in (3, 3, 5, 3):
+            train(model, optimizer, scales, steps)
+            scales = scaler(growth_interval=4)
+    assert (1024.0, 2048.0) == (only(seen, "scaler_rebuilt")["scale"], seen.usage()["scaler_rebuilt"]["scale_before"])
+    assert [11] == [event.step for event in seen.events("usage.scaler_rebuilt")]
+
+
 def resumed(kind: Any) -> tuple[Any, Any, Any, Any]:
     """A model and an optimizer that have trained before, and the state of that optimizer and of its scaler."""
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
@@ -28,6 +29,10 @@ then makes them differ for that many steps, and no longer."""
 AHEAD_STEPS = 100
 """Steps by which the others are ahead of a stopped rank, in addition to AHEAD_SECONDS: so many prove that they do not
 wait for it."""
+
+MIN_STEPS_APART = 3
+"""Different norms of scaled gradients in a row after which ranks no longer share them, as when a program averages
+weights instead from some step on. Each then has a scale of its own. Norms that underflow differ now and then."""
 
 MAX_STEPS_SINCE_SKIP = 5
 """Maximum steps between a skip on some ranks and the first different scale that it explains."""
@@ -55,6 +60,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     ahead: int = 0
     """Steps by which the others are ahead of a stopped rank."""
     weights: Weights = Weights()
+    apart: int = 0
+    """Steps with different norms of scaled gradients since the last step with equal ones."""
 
 
 def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
@@ -70,7 +77,9 @@ def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
 
 def _steps(state: State, aligned: AlignedSteps) -> State:
     scales, skipped = aligned.column("scale"), aligned.column("skipped") > 0
-    different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
+    apart = _steps_apart(state, aligned)
+    is_shared = aligned.sharded | (apart < MIN_STEPS_APART)
+    different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0)) & is_shared
     lone_skip = measured(aligned.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
     state = replace(state, coupled=state.coupled or aligned.sharded or _share_gradients(aligned))
     agreeing = _agree(aligned) & ~different
@@ -79,7 +88,7 @@ def _steps(state: State, aligned: AlignedSteps) -> State:
     for at in range(begin, len(aligned)):
         state = _step(state, aligned, at, bool(different[at]), bool(lone_skip[at]))
         state = replace(state, agreed=True) if agreeing[at] and not state.agreed else state
-    return replace(state, reached=int(aligned.steps[-1]))
+    return replace(state, reached=int(aligned.steps[-1]), apart=int(apart[-1]))
 
 
 def _step(state: State, aligned: AlignedSteps, at: int, different: bool, lone_skip: bool) -> State:
@@ -142,6 +151,20 @@ def _waiting(state: State, standings: Sequence[Standing]) -> State:
 def _share_gradients(aligned: AlignedSteps) -> bool:
     """Whether the norm of all scaled gradients is equal on all ranks at some step."""
     return bool(replica_weights.norms_of(aligned).are_equal.any())
+
+
+def _steps_apart(state: State, aligned: AlignedSteps) -> npt.NDArray[np.int64]:
+    """Returns the number of different norms since the last equal ones, at each step.
+
+    Ranks with other scales share scaled gradients, or unscaled ones if the program reduces them later.
+    """
+    scaled = replica_weights.norms_of(aligned)
+    unscaled = replica_weights.norms_of(aligned, are_scaled=False)
+    count = state.apart + np.cumsum(scaled.differ & unscaled.differ)
+    apart: npt.NDArray[np.int64] = count - np.maximum.accumulate(
+        np.where(scaled.are_equal | unscaled.are_equal, count, 0)
+    )
+    return apart
 
 
 def _agree(aligned: AlignedSteps) -> Mask:

@@ -32,8 +32,8 @@ MIN_DIFFERENT_READINGS = 2
 """Readings in a row with different weights, so that a single odd one proves nothing."""
 
 MIN_SEPARATE_STEPS = 40
-"""Steps after which ranks that started from equal weights and were not equal since are reported. Programs that average
-weights instead of gradients do so every few to 32 steps."""
+"""Steps since the last equal weights after which ranks are reported that do not share their gradients. Programs that
+average weights instead of gradients do so every few to 32 steps, from the start or after a phase with an all-reduce."""
 
 MIN_SHARED_NORMS = 3
 """Steps with equal gradient norms that show that ranks share their gradients."""
@@ -81,10 +81,14 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
     checksums: tuple[float, float] = (0.0, 0.0)
     """The lowest and the highest checksum when the verdict opened."""
     parting: Parting = Parting()
+    balance: int = 0
+    """Steps with equal norms of gradients minus those with different ones, since the last reading."""
+    shares: bool = False
+    """Whether most norms were equal between two readings with different weights."""
 
 
 class Norms(NamedTuple):
-    """Norms of the scaled gradients at some steps: the lowest and the highest of the ranks, and their relation."""
+    """Norms of the gradients at some steps: the lowest and the highest of the ranks, and their relation."""
 
     low: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
@@ -92,10 +96,12 @@ class Norms(NamedTuple):
     differ: Mask
 
 
-def norms_of(aligned: AlignedSteps) -> Norms:
+def norms_of(aligned: AlignedSteps, *, are_scaled: bool = True) -> Norms:
     """Returns the norms of these steps. Steps that a rank did not read are neither equal nor different."""
-    scales = aligned.column("scale").astype(np.float64)
-    norms = aligned.column("grad_norm").astype(np.float64) * np.where(np.isnan(scales), 1.0, scales)
+    norms = aligned.column("grad_norm").astype(np.float64)
+    if are_scaled:
+        scales = aligned.column("scale").astype(np.float64)
+        norms = norms * np.where(np.isnan(scales), 1.0, scales)
     with np.errstate(invalid="ignore"):
         low, high = norms.min(axis=0), norms.max(axis=0)
         known, differ = np.isfinite(high) & (low > 0), high - low > MAX_NORM_DIFFERENCE * high
@@ -117,13 +123,16 @@ def compare(state: Weights, aligned: AlignedSteps) -> Weights:
 
 def _gradients(state: Weights, aligned: AlignedSteps, norms: Norms, begin: int, end: int) -> Weights:
     """Counts equal norms of gradients from begin to end, and finds the first step with different ones."""
+    if state.different and not state.shares and not state.rejoined:
+        balance = int(norms.are_equal[begin:end].sum()) - int(norms.differ[begin:end].sum())
+        state = replace(state, balance=state.balance + balance) if balance else state
     if state.shared_norms < MIN_SHARED_NORMS:
         count = int(norms.are_equal[begin:end].sum())
         state = replace(state, shared_norms=min(MIN_SHARED_NORMS, state.shared_norms + count)) if count else state
-    different = norms.differ[begin:end]
-    if state.norm_step >= 0 or not different.any():
+    differ = norms.differ[begin:end]
+    if state.norm_step >= 0 or not differ.any():
         return state
-    at = begin + int(np.argmax(different))
+    at = begin + int(np.argmax(differ))
     return replace(state, norm_step=int(aligned.steps[at]), norms=(float(norms.low[at]), float(norms.high[at])))
 
 
@@ -131,7 +140,8 @@ def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequenc
     low, high = min(checksums), max(checksums)
     if are_equal(checksums):
         return _equal(state, step, low)
-    state = replace(state, different=state.different + 1, since=state.since if state.different else step)
+    since, shares = state.since if state.different else step, state.shares or state.balance > 0
+    state = replace(state, different=state.different + 1, since=since, balance=0, shares=shares)
     if state.opened.active:
         return replace(state, opened=state.opened.until(step))
     if state.different < MIN_DIFFERENT_READINGS or state.rejoined or not _are_replicas(state, step):
@@ -160,15 +170,21 @@ def _equal(state: Weights, step: int, checksum: float) -> Weights:
         has_moved=has_moved,
         rejoined=state.rejoined or state.different > 0,
         different=0,
+        balance=0,
         norm_step=-1,
     )
 
 
 def _are_replicas(state: Weights, step: int) -> bool:
-    """Whether the weights should be equal: they were, or the ranks share all gradients."""
+    """Whether the weights should be equal.
+
+    They should if the ranks share gradients, or did so and have been apart for a long time. Norms that were never equal
+    are of gradients before their reduction, and prove nothing.
+    """
     if state.equal < 0:
         return state.shared_norms >= MIN_SHARED_NORMS and state.norm_step < 0
-    return state.has_moved or step - state.equal >= MIN_SEPARATE_STEPS
+    shows_in_norms = state.shared_norms >= MIN_SHARED_NORMS and not state.shares
+    return (state.has_moved and not shows_in_norms) or step - state.equal >= MIN_SEPARATE_STEPS
 
 
 def _first_step(state: Weights) -> int:
@@ -192,8 +208,11 @@ def are_equal(checksums: Sequence[float]) -> bool:
 
 
 def severity(state: Weights) -> Severity:
-    """Returns `ticket` for ranks that never made the same update: they may train separate models intentionally."""
-    return "page" if state.parting.has_moved or state.parting.equal < 0 else "ticket"
+    """Returns `page` for ranks that share gradients.
+
+    Others may train separate models intentionally, or average their weights at times.
+    """
+    return "page" if state.parting.equal < 0 or (state.parting.has_moved and state.shares) else "ticket"
 
 
 def title(state: Weights) -> str:
@@ -225,9 +244,14 @@ def cause(state: Weights) -> str:
             " Gradients are not averaged over the ranks, or are changed on single ranks after that, so each rank trains"
             " a model of its own."
         )
+    apart = f"{before} and different before step {parting.since} and later.{gradients}"
+    if not state.shares:
+        return (
+            f"{apart} No equal gradients were read since then: they are not averaged, or are changed on single ranks"
+            " after that."
+        )
     return (
-        f"{before} and different before step {parting.since} and later.{gradients} Some update was not the same on all"
-        " ranks, and equal gradients do not make the weights equal again."
+        f"{apart} Some update was not the same on all ranks, and equal gradients do not make the weights equal again."
     )
 
 
@@ -242,10 +266,10 @@ def fix(state: Weights) -> str:
         " DistributedDataParallel and call the wrapper, or call dist.all_reduce(parameter.grad) for the gradient itself"
         " of each parameter, on every rank, and divide by the number of ranks."
     )
-    if not state.parting.has_moved:
+    if severity(state) == "ticket":
         return (
-            f"{reduce} If the ranks train separate models intentionally, silence this verdict for the run with"
-            " AMMETER_SILENCE=ranks-disagree."
+            f"{reduce} If the ranks average their weights at times, or train separate models, intentionally, silence"
+            " this verdict for the run with AMMETER_SILENCE=ranks-disagree."
         )
     return (
         f"{reduce} Do not change gradients, weights or the optimizer on single ranks after that. Then restore"

@@ -126,6 +126,19 @@ def test_ranks_that_train_models_of_their_own_are_left_alone() -> None:
     assert [] == judged(seen(go_on(skip_alone(made, 1), 20, 65536.0, 32768.0)))[1]
 
 
+@pytest.mark.parametrize("cut", [3, 50])
+def test_ranks_that_no_longer_share_gradients_have_scales_of_their_own(cut: int) -> None:
+    made = ranks(2)
+    for rank, stream in made.items():
+        for step in range(40):
+            if rank and step == 10:
+                stream.bad(65536.0, inf=True, growth_tracker=10)
+            else:
+                scale = 32768.0 if rank and step > 10 else 65536.0
+                stream.good(scale, norm=1 + 0.3 * rank + step, growth_tracker=step)
+    assert [] == judged(seen(made, cuts=range(0, 52, cut)))[1]
+
+
 def test_ranks_with_shards_of_one_model_need_no_equal_norms() -> None:
     made = ranks(2, norms=(1.0, 1.3))
     change_models(go_on(skip_alone(made, 1), 5, 65536.0, 32768.0), "sharded")

@@ -96,6 +96,34 @@ def test_weights_that_are_averaged_after_a_ticket_close_it_without_a_page() -> N
     assert 0 == finding.evidence["weights_equal_before_step"]
 
 
+def post_local(interval: int, start: int = 40) -> tuple[Value, Value]:
+    """Weights and norms of ranks that share gradients until `start`, and then average weights now and then."""
+
+    def checksum(rank: int, step: int) -> float:
+        return equal(rank, step) * (1 + 0.01 * rank * (step > start and (step - start) % interval > 0))
+
+    return checksum, lambda rank, step: 1 + 0.1 * rank * (step >= start)
+
+
+@pytest.mark.parametrize("interval", [16, 32])
+def test_weights_that_are_averaged_after_a_phase_with_shared_gradients_are_fine(interval: int) -> None:
+    assert [] == findings(replicas(*post_local(interval), steps=200))
+
+
+def test_weights_that_are_averaged_rarely_after_such_a_phase_are_no_page() -> None:
+    found = findings(replicas(*post_local(100), steps=300))
+    assert {"ticket"} == {finding.severity for finding in found}
+    assert "No equal gradients were read since then" in found[-1].cause
+    assert "If the ranks average their weights at times" in found[-1].fix
+
+
+def test_gradients_that_are_shared_again_by_different_weights_turn_the_ticket_into_a_page() -> None:
+    made = replicas(parting(20), lambda rank, step: 1 + 0.1 * rank * (20 <= step < 70), steps=120)
+    found = findings(made, range(0, 122, 10))
+    assert ("ticket", "page") == (found[0].severity, found[-1].severity)
+    assert (20, 60) == (found[-1].first_step, found[-1].opened_step)
+
+
 def test_ranks_that_share_gradients_and_start_from_other_weights_are_a_page() -> None:
     finding = last(replicas(lambda rank, step: 5.0 + rank + step))
     assert ("page", 0, 4) == (finding.severity, finding.first_step, finding.opened_step)

@@ -44,7 +44,6 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gradients-not-reset": {"severity": "page", "first_step": 21},
     "lopsided-step": {"severity": "ticket", "first_step": 30, "opened_step": 123},
     "fp32-fallback": {"severity": "ticket", "module": f"{MIDDLE}.mlp.fc"},
-    "misaligned-matmul": {"severity": "ticket", "module": "head"},
     "cast-churn": {"severity": "ticket"},
     "stale-stack": {"severity": "ticket", "first_step": 0},
     "nonfinite-weights": {"severity": "page", "tensor": f"{MIDDLE}.mlp.fc.weight", "first_step": 19},

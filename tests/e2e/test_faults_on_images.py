@@ -18,7 +18,6 @@ Output = pytest.CaptureFixture[str]
 
 OTHER_PLACES = {
     "scale-collapse": {"tensor": f"{MIDDLE}.conv.weight"},
-    "misaligned-matmul": {"module": f"{MIDDLE}.mlp"},
     "half-master-weights": {"tensor": "stem.weight"},
     "masked-row-nan": {"module": "pool.softmax"},
     "diverged": {"severity": "ticket"},  # its normalisation bounds the loss, which rises and does not explode

@@ -4,11 +4,9 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, linear, pad
 from torch.torch_version import TorchVersion
 
-from build import Network
-from cnn import CNN, Pointwise
+from cnn import CNN
 from faults.inject import middle_block, replace
 from faults.registry import Expected, fault
 from train import Trainer
@@ -33,41 +31,6 @@ class InFloat32(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             y: Tensor = super().forward(x.float())
         return y
-
-
-@fault(
-    precisions=("fp16", "bf16"),
-    expected=Expected(names=lambda model: [misaligned(model)], counted="low_precision_share"),
-)
-def misaligned_matmul(trainer: Trainer) -> None:
-    """It learns as before, but on a GPU one part is slow: three words were added to the vocabulary, which makes 131, or
-    three channels to the middle block of a convolutional network, and tensor cores want a multiple of 8. The new ones
-    are never used."""
-    if isinstance(trainer.model, CNN):
-        middle_block(trainer.model).mlp.__class__ = PointwiseWithThreeMore
-    else:
-        trainer.model.head.__class__ = HeadWithThreeMore
-
-
-def misaligned(model: Network) -> nn.Module:
-    return middle_block(model).mlp if isinstance(model, CNN) else model.head
-
-
-class HeadWithThreeMore(nn.Linear):
-    """A head that also predicts three words that no text contains."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, torch.cat([self.weight, self.weight.new_zeros(3, self.in_features)]))
-
-
-class PointwiseWithThreeMore(Pointwise):
-    """A pixel-wise network with three more channels inside, whose weights are zero."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        fc, proj = self.fc, self.proj
-        assert fc.bias is not None
-        wider = conv2d(x, pad(fc.weight, (0, 0, 0, 0, 0, 0, 0, 3)), pad(fc.bias, (0, 3)))
-        return conv2d(self.activation(wider), pad(proj.weight, (0, 0, 0, 0, 0, 3)), proj.bias)
 
 
 @fault(precisions=("fp16", "bf16"), expected=Expected(counted="low_precision_share"))

@@ -17,6 +17,7 @@ ORIGIN_STEPS = 3
 # Verdicts that no run on a CPU can show, and the reason.
 GPU_ONLY = {
     "sdpa-math": "on the CPU attention with dropout has no other path, so there it is no finding",
+    "misaligned-matmul": "only tensor cores are slow with such sizes, so without them it is no finding",
     "memory-not-saved": "its numbers come from the allocator of CUDA",
 }
 

@@ -20,12 +20,6 @@ def shows_fp32_fallback(run: Summary, seen: Seen) -> None:
     learns_as_a_healthy_run(run, seen)
 
 
-def shows_misaligned_matmul(run: Summary, seen: Seen) -> None:
-    part, weight = {"gpt": (seen.model.head, [131, 32]), "cnn": (seen.model.blocks[1].mlp, [67, 16, 1, 1])}[arch(seen)]
-    assert weight in [shape for event in profiled(part, seen).events() for shape in event.input_shapes]
-    learns_as_a_healthy_run(run, seen)
-
-
 def shows_cast_churn(run: Summary, seen: Seen) -> None:
     first, middle = (block.mlp for block in seen.model.blocks)
     positions = {"gpt": 32, "cnn": 8}[arch(seen)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,10 @@ from ammeter.wire.frames import Event, Hello
 
 MAX_PLACES = 4
 """Maximum number of places in the state, those with most FLOPs."""
+
+
+TENSOR_CORES_SINCE = 7
+"""First major compute capability with tensor cores: Volta has 7.0. GPUs of other vendors have no capability."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +48,7 @@ class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
         share: Share of the forward pass with most fallbacks.
         counted: Share of the newest forward pass, at step `step`.
         gpu: Whether the process has a GPU.
+        is_old: Whether that GPU has no tensor cores.
         half: The dtype of the last autocast, if known.
     """
 
@@ -55,6 +60,7 @@ class Fallbacks(msgspec.Struct, frozen=True, array_like=True):
     step: int = -1
     gpu: bool = False
     half: str = ""
+    is_old: bool = False
 
     @property
     def largest(self) -> Place:
@@ -70,7 +76,12 @@ Judge = Callable[[Fallbacks, View], tuple[Fallbacks, Finding | None]]
 
 
 def fallback_judge(
-    conclude: Callable[[Fallbacks], Finding], min_share: float, counts: Callable[[Place], bool], *, gpu: bool = False
+    conclude: Callable[[Fallbacks], Finding],
+    min_share: float,
+    counts: Callable[[Place], bool],
+    *,
+    gpu: bool = False,
+    tensor_cores: bool = False,
 ) -> Judge:
     """Returns the judge of a verdict on certain places of one forward pass.
 
@@ -82,7 +93,11 @@ def fallback_judge(
         min_share: Share of the FLOPs that opens the verdict.
         counts: Whether a place belongs to the verdict.
         gpu: Whether only processes with a GPU are judged.
+        tensor_cores: Whether only processes with a GPU that has tensor cores are judged.
     """
+
+    def is_judged(state: Fallbacks) -> bool:
+        return (state.gpu or not (gpu or tensor_cores)) and not (tensor_cores and state.is_old)
 
     def judge(state: Fallbacks, view: View) -> tuple[Fallbacks, Finding | None]:
         if not view.frames:
@@ -90,14 +105,20 @@ def fallback_judge(
         before = state
         for part in view.parts("hello", "autocast.entered", "kernel.fallback"):
             if isinstance(part, Hello):
-                state = replace(state, gpu="cuda" in part.environment)
+                state = replace(state, gpu="cuda" in part.environment, is_old=_is_old(part.environment))
             elif isinstance(part, Event) and part.name == "autocast.entered":
                 state = _entered(state, part)
-            elif isinstance(part, Event) and (state.gpu or not gpu) and counts(place := _place(part)):
+            elif isinstance(part, Event) and is_judged(state) and counts(place := _place(part)):
                 state = _with_place(state, part.step, place, min_share)
         return state, changed(conclude, before, state)
 
     return judge
+
+
+def _is_old(environment: Mapping[str, str]) -> bool:
+    """Whether a GPU of NVIDIA is older than those with tensor cores."""
+    major = environment.get("capability", "").partition(".")[0]
+    return major.isdecimal() and int(major) < TENSOR_CORES_SINCE
 
 
 def _entered(state: Fallbacks, event: Event) -> Fallbacks:

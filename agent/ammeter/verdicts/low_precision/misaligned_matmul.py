@@ -1,6 +1,6 @@
 """misaligned-matmul: sizes that are no multiple of 8 slow down matrix products on tensor cores.
 
-A run without a GPU is judged too: a model's sizes are chosen where it is tried, and cost time where it is trained.
+Only a run on a GPU with tensor cores is judged: elsewhere such sizes cost no time.
 """
 
 from __future__ import annotations
@@ -41,16 +41,13 @@ def _conclude(state: Fallbacks) -> Finding:
     sizes = _sizes(place)
     noun = "size" if len(sizes) == 1 else "sizes"
     listed = " and ".join(map(str, sizes))
-    cpu = (
-        "" if state.gpu else " This run uses no GPU, so it costs no time here; change the sizes before a run on a GPU."
-    )
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"{wording.percent(state.share)} of the matrix FLOPs have sizes that are not multiples of 8",
         cause=f"{wording.percent(state.share)} of the matrix FLOPs of a forward pass have a size that is not a multiple"
         " of 8, which tensor cores, the matrix units of a GPU, process at a fraction of their speed. The largest share"
-        f" is in {modules_text(place)}{line_text(place)}, with the {noun} {listed} in {place.shape}.{cpu}",
+        f" is in {modules_text(place)}{line_text(place)}, with the {noun} {listed} in {place.shape}.",
         fix=_fix(place, sizes),
         module=place.module or None,
         caller=place.caller or None,
@@ -89,6 +86,6 @@ VERDICT = Verdict(
     applies=under_autocast,
     state=Fallbacks,
     rows=False,
-    judge=fallback_judge(_conclude, MIN_SHARE, _counts),
+    judge=fallback_judge(_conclude, MIN_SHARE, _counts, tensor_cores=True),
     explains=("slower-than-fp32",),
 )

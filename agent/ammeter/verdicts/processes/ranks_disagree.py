@@ -161,9 +161,8 @@ def _steps_apart(state: State, aligned: AlignedSteps) -> npt.NDArray[np.int64]:
     scaled = replica_weights.norms_of(aligned)
     unscaled = replica_weights.norms_of(aligned, are_scaled=False)
     count = state.apart + np.cumsum(scaled.differ & unscaled.differ)
-    apart: npt.NDArray[np.int64] = count - np.maximum.accumulate(
-        np.where(scaled.are_equal | unscaled.are_equal, count, 0)
-    )
+    equal = scaled.are_equal | unscaled.are_equal
+    apart: npt.NDArray[np.int64] = count - np.maximum.accumulate(np.where(equal, count, 0))
     return apart
 
 

@@ -12,7 +12,7 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.low_precision.misaligned_matmul import padded
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
-from tests.agent.streams_kernels import census, fallback, on_gpu
+from tests.agent.streams_kernels import GPU, census, fallback, on, on_gpu
 from tests.agent.training import watching
 
 HEAD = {"op": "mm", "module": "head", "modules": 1, "dtype": "bfloat16", "shape": "(8192, 768) x (768, 50257)"}
@@ -58,11 +58,15 @@ def test_the_length_of_a_sequence_is_padded_in_the_batch() -> None:
     assert finding.fix.startswith("Pad 197 to 200 where batches are assembled (pad_to_multiple_of=8")
 
 
-def test_without_a_gpu_it_says_where_it_would_cost() -> None:
-    finding = found(told(stream=warm(3)))
-    assert "31 % of the matrix FLOPs have sizes that are not multiples of 8" == finding.title
-    assert "This run uses no GPU, so it costs no time here; change the sizes before a run on a GPU." in finding.cause
-    assert "no GPU" not in found(told()).cause
+@pytest.mark.parametrize(
+    "environment", [{"device": "x86_64", "threads": "8"}, GPU | {"device": "Tesla P100", "capability": "6.0"}]
+)
+def test_without_tensor_cores_any_size_is_fine(environment: dict[str, str]) -> None:
+    assert {} == findings(told(stream=on(warm(3), **environment)))
+
+
+def test_gpus_of_other_vendors_are_judged() -> None:
+    assert "misaligned-matmul" in findings(told(stream=on(warm(3), device="AMD Instinct MI300X", cuda="None")))
 
 
 def test_a_size_is_padded_as_little_as_it_may() -> None:
@@ -73,8 +77,8 @@ def test_it_is_told_once() -> None:
     assert 1 == found(told(stream=told().good(65536), module="tail")).times
 
 
-@pytest.mark.parametrize(("words", "expected"), [(333, {"misaligned-matmul"}), (336, set())])
-def test_an_odd_vocabulary_is_found_in_a_real_run(words: int, expected: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "sizes"), [(333, [333]), (336, [])])
+def test_an_odd_vocabulary_of_a_real_run_is_found_on_a_gpu_only(words: int, sizes: list[int], tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(words, 64), torch.nn.Linear(64, 64), torch.nn.Linear(64, words))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with watching(tmp_path, model, optimizer) as seen:
@@ -84,8 +88,13 @@ def test_an_odd_vocabulary_is_found_in_a_real_run(words: int, expected: set[str]
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    findings = seen.findings()
-    assert expected == set(findings)
-    for finding in findings.values():
-        assert ("2", [333]) == (finding.module, finding.evidence["sizes"])
+    if not torch.cuda.is_available():
+        assert {} == seen.findings()
+    stream = on_gpu()
+    for event in seen.events("kernel.fallback"):
+        stream.event(event.name, **event.data)
+    found_on_gpu = findings(stream)
+    assert [sizes] * bool(sizes) == [finding.evidence["sizes"] for finding in found_on_gpu.values()]
+    for finding in found_on_gpu.values():
+        assert ("misaligned-matmul", "2") == (finding.verdict, finding.module)
         assert "Pad 333 to 336 in 2" in finding.fix

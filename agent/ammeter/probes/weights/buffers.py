@@ -96,12 +96,13 @@ class Buffers:
         bad = [name for name, fine in zip(names, is_finite, strict=True) if not fine and name in self._finite]
         known = sorted({*(name for name in self._bad if name not in names), *bad})
         if known and known != self._bad:
+            named = sorted(known, key=lambda name: (name not in self._statistics, name in self._bad))
             last = min(self._finite[name] for name in known)
             data = {
-                "tensors": known[:MAX_NAMED_BUFFERS],
+                "tensors": named[:MAX_NAMED_BUFFERS],
                 "count": len(known),
                 "last_finite": last if last >= 0 else None,
-                "statistics": known[0] in self._statistics,
+                "statistics": named[0] in self._statistics,
             }
             row.events.append(("buffers.nonfinite", data))
         elif self._bad and not known:

@@ -1,4 +1,8 @@
-"""poisoned-buffers: training goes on with finite losses while a buffer of the model contains NaN or Inf."""
+"""poisoned-buffers: training goes on with finite losses while a buffer of the model contains NaN or Inf.
+
+A program may fill other buffers than running averages with NaN or Inf by design, such as a mask. These count only if a
+loss was bad between their last finite reading and the first other one.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +67,17 @@ def _event(state: State, event: Event) -> State:
     name = str((data.get("tensors") or ["a buffer"])[0])[:MAX_NAME_CHARS]
     count = data.get("count")
     state = replace(state, count=count if isinstance(count, int) else 1, opened=state.opened.until(event.step))
-    if state.read >= 0:
+    if state.read >= 0 and _counts(state):
         return state
     last = data.get("last_finite")
     last = last if isinstance(last, int) else -1
     statistics = data.get("statistics") is not False
-    return replace(state, read=event.step, tensor=name, statistics=statistics, last_finite=last)
+    return replace(state, read=event.step, tensor=name, statistics=statistics, last_finite=last, losses=0)
+
+
+def _counts(state: State) -> bool:
+    """Whether NaN or Inf in this buffer is not the program's intention."""
+    return state.statistics or max(state.last_finite, 0) <= state.bad_loss <= state.read
 
 
 def _saved(state: State, event: Event) -> State:
@@ -84,8 +93,12 @@ def _saved(state: State, event: Event) -> State:
 def _rows(state: State, rows: View) -> State:
     losses = rows.loss()
     bad = measured(losses) & ~np.isfinite(losses)
-    if state.read < 0:
-        return replace(state, bad_loss=int(rows.steps[bad][-1])) if bad.any() else state
+    if state.read < 0 or not _counts(state):
+        at_reading = bad & (rows.steps <= state.read)
+        bad_steps = rows.steps[at_reading if at_reading.any() else bad]
+        state = replace(state, bad_loss=int(bad_steps[-1])) if bad_steps.size else state
+        if state.read < 0 or not _counts(state):
+            return state
     if state.opened.active:
         return state
     records = rows.records("loss", "applied", "weights_nonfinite")

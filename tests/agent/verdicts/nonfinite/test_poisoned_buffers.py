@@ -86,11 +86,26 @@ def test_a_checkpoint_since_is_named_and_one_that_is_overwritten_is_no_place_to_
     assert "load the buffers from a checkpoint from before step 30" in finding.fix
 
 
+def test_another_buffer_counts_only_if_a_loss_was_bad_when_it_changed() -> None:
+    mask = {"tensors": ["mask"], "statistics": False}
+    assert NAME not in findings(trained(found_bad(warm(30), **mask)))
+    assert NAME not in findings(trained(found_bad(warm(30), **mask).bad(65536, last=5, loss=math.nan), 30))
+    finding = findings(trained(found_bad(warm(30).bad(65536, last=5, loss=math.nan), **mask)))[NAME]
+    assert ("mask", 30) == (finding.tensor, finding.first_step)
+
+
+def test_a_running_average_is_found_beside_a_mask() -> None:
+    stream = trained(found_bad(warm(30), tensors=["mask"], statistics=False))
+    finding = findings(trained(found_bad(stream, tensors=[BUFFER, "mask"], count=2)))[NAME]
+    assert (BUFFER, 41) == (finding.tensor, finding.first_step)
+
+
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.last = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)
         self.register_buffer("mask", torch.full((8,), -torch.inf))
+        self.register_buffer("late", torch.zeros(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.last(self.norm(self.first(x)).relu())
@@ -101,7 +116,7 @@ class Net(torch.nn.Module):
 def test_a_real_run_names_the_layer_whose_statistics_one_batch_has_broken(
     value: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value of 1e25 overflows in the variance only: no loss is bad. The mask is -Inf by design."""
+    """A value of 1e25 overflows in the variance only: no loss is bad. Two masks are -Inf by design."""
     monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (math.inf,) * 4)
     torch.manual_seed(3)
     model = Net()
@@ -109,6 +124,8 @@ def test_a_real_run_names_the_layer_whose_statistics_one_batch_has_broken(
     with watching(tmp_path / "journal", model, optimizer, None) as seen:
         for step in range(60):
             x = torch.randn(16, 6)
+            if step == 10:
+                model.get_buffer("late").fill_(-torch.inf)
             if step == 25 and value is not None:
                 with torch.no_grad():  # a forward pass that is thrown away, as of a batch that the program skips
                     model(x * value)

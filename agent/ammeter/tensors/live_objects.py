@@ -2,7 +2,8 @@
 
 Some tuples in that list are under construction, in another thread or further up the stack. Access to a missing element
 ends the process, and a second reference to the tuple makes its construction fail. So the list is read within one call
-of C code, during which no other thread runs, and what it returns holds objects of the wanted types only: no tuples.
+of C code, and what it returns holds objects of the wanted types only: no tuples. No other thread runs during that call,
+and no finalizer of the program, because garbage is not collected meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,17 @@ def live_objects(*kinds: type) -> list[Any]:
     wanted = {id(kind) for kind in _with_subclasses(kinds)}
     if id(tuple) in wanted:
         raise ValueError("live_objects() cannot return tuples, which may be under construction; ask for their owners")
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _objects_of(wanted)
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _objects_of(wanted: set[int]) -> list[Any]:
+    """Returns the objects whose types have these ids."""
     every_object: Iterator[Any] = chain.from_iterable(starmap(gc.get_objects, ((),)))
     twice = chain.from_iterable(map(repeat, every_object, repeat(2)))
     return list(compress(twice, map(wanted.__contains__, map(id, map(type, twice)))))  # each: the object, then its type

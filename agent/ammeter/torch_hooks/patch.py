@@ -310,7 +310,7 @@ def _subscribe(
     return patch.join((before, after, always))
 
 
-_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 _replays_backward = False
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules import batchnorm
 
 from ammeter.tensors import async_copy
 from ammeter.tensors.slices import readable
@@ -30,6 +30,9 @@ MAX_ELEMENTS = 2**16
 
 MAX_NAMED_BUFFERS = 20
 """Buffers that an event names, so that it stays small; their number is always reported."""
+
+
+_NORMALIZATION: type = getattr(batchnorm, "_NormBase", torch.nn.BatchNorm2d)
 
 
 class Buffers:
@@ -63,8 +66,10 @@ class Buffers:
     def _read(self, row: Row, max_elements: int | None) -> None:
         places: dict[Any, list[tuple[str, torch.Tensor]]] = defaultdict(list)
         for name, buffer, is_statistic in self._present():
-            numbers = readable(buffer) if max_elements is None or buffer.numel() <= max_elements else None
-            if numbers is not None and numbers.numel():
+            numbers = readable(buffer)
+            if numbers is None or numbers.is_nested or numbers.dtype.itemsize == 1:  # no norm of 8-bit numbers exists
+                continue
+            if max_elements is None or numbers.numel() <= max_elements:
                 places[numbers.device, numbers.dtype].append((name, numbers))
                 if is_statistic:
                     self._statistics.add(name)
@@ -89,7 +94,7 @@ class Buffers:
                 for key, buffer in module._buffers.items():
                     if buffer is not None and buffer.is_floating_point():
                         name = plain_name(".".join([*filter(None, parts), key]))
-                        yield name, buffer, isinstance(module, _NormBase)
+                        yield name, buffer, isinstance(module, _NORMALIZATION)
 
     def _judge(self, row: Row, names: Sequence[str], arrived: async_copy.Transfer) -> None:
         is_finite = np.isfinite(arrived.array())

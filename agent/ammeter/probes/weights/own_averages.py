@@ -35,6 +35,9 @@ MAX_DISTANCE_SHARE = 0.5
 the shapes of the weights too, and are farther from them."""
 
 _HALF = (torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types whose attributes run no code of the program; `isinstance` reads __class__, which a proxy computes."""
+
 _MAPPINGS = (dict, OrderedDict)
 
 Reference = Callable[[], torch.Tensor | None]
@@ -62,7 +65,7 @@ class Entry:
             value = dict.get(container, self._key) if isinstance(container, dict) else container[self._key]
         except IndexError:
             return None
-        return value if isinstance(value, torch.Tensor) else None
+        return value if type(value) in _PLAIN else None
 
 
 _OWN_REFERENCES = 2
@@ -90,18 +93,23 @@ def _candidates(watched: Watched, weights: dict[str, torch.Tensor]) -> Iterator[
     models = [model for ref in watched.models if (model := ref()) is not None]
     kinds = {type(model) for model in models}
     for container in live_objects(dict, list, *kinds)[: -MAX_CONTAINERS - 1 : -1]:
-        kind = type(container)
-        pairs: list[Pair] = []
-        if kind in _MAPPINGS:
-            if len(container) >= len(weights):
-                pairs = _of_container(container, container, weights)
-        elif kind is list:
-            if len(container) == len(weights):
-                pairs = _of_container(container, dict(enumerate(elements(container))), weights)
-        elif kind in kinds and not any(container is model for model in models):
-            pairs = _of_module(container, weights)
+        if any(container is model for model in models):
+            continue
+        try:
+            pairs = _pairs(container, kinds, weights)
+        except (AttributeError, RuntimeError):  # a module without its __init__(); a dict that another thread changes
+            continue
         if pairs and not any(watched.knows(average) for _, average, _ in pairs):
             yield pairs
+
+
+def _pairs(container: Any, kinds: set[type], weights: dict[str, torch.Tensor]) -> list[Pair]:
+    kind = type(container)
+    if kind in _MAPPINGS and len(container) >= len(weights):
+        return _of_container(container, container, weights)
+    if kind is list and len(container) == len(weights):
+        return _of_container(container, dict(enumerate(elements(container))), weights)
+    return _of_module(container, weights) if kind in kinds else []
 
 
 def _of_module(module: torch.nn.Module, weights: dict[str, torch.Tensor]) -> list[Pair]:
@@ -132,7 +140,7 @@ def _matching(
 
 
 def _is_half(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in _HALF and value.layout is torch.strided
+    return type(value) in _PLAIN and value.dtype in _HALF and value.layout is torch.strided
 
 
 def _is_near(average: torch.Tensor, weight: torch.Tensor) -> bool:

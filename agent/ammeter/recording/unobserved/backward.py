@@ -63,7 +63,7 @@ class UnobservedBackward:
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Examines the gradients of an optimizer that steps without an observed backward pass."""
-        if self._trials > MAX_TRIALS or self._session.watched.by_several_threads:
+        if _queue_callback is None or self._trials > MAX_TRIALS or self._session.watched.by_several_threads:
             return
         gradient = _gradient(optimizer)
         if gradient is None or self._gradients.get(optimizer) == gradient:
@@ -114,11 +114,19 @@ class UnobservedBackward:
         self._session.fast_path.avoid(MIN_MISSED)
         self._replay(outputs, is_over=False)
         self._is_observed = False
-        queue: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
-        queue(self._guard(partial(self._replay, outputs, is_over=True)))
+        _queue(self._guard(partial(_queue, self._guard(partial(self._replay, outputs, is_over=True)))))
 
     def _replay(self, outputs: Any, *, is_over: bool) -> None:
         patch.replay_backward(outputs, is_over=is_over)
+
+
+def _queue(call: Callable[[], None]) -> None:
+    """Runs a function at the end of this backward pass, after the functions that are queued by then.
+
+    DDP queues one that awaits the reduction of the gradients, so a function that reads them is queued twice.
+    """
+    if _queue_callback is not None:
+        _queue_callback(call)
 
 
 def tensors_in(output: Any, depth: int = 3) -> Iterator[torch.Tensor]:
@@ -146,6 +154,9 @@ def _engine_call() -> dict[str, Any] | None:
         frame = frame.f_back
     return None if frame is None else dict(frame.f_locals)
 
+
+_queue_callback: Callable[[Callable[[], None]], None] | None
+_queue_callback = getattr(getattr(Variable, "_execution_engine", None), "queue_callback", None)
 
 _ENGINE_CALL: CodeType | None = getattr(getattr(graph, "_engine_run_backward", None), "__code__", None)
 """Newer versions of torch have one function that calls the engine."""

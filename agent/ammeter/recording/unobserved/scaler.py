@@ -61,7 +61,7 @@ class UnobservedScaler:
         """
         for scaler in self._session.watched.scalers:
             is_open = id(scaler) in used and id(scaler) not in updated
-            if is_open and scaler.is_enabled() and not scaler._per_optimizer_states:
+            if is_open and scaler.is_enabled() and not getattr(scaler, "_per_optimizer_states", True):
                 self._leave_fast_path()
                 self._session.row.raw["late_update"] = True
                 with call_site.unknown():
@@ -75,7 +75,7 @@ class UnobservedScaler:
 def _is_scaled_by(root: torch.Tensor, scaler: Any) -> bool:
     """Whether a loss is the product of a tensor and the scale of this scaler."""
     node, scale = root.grad_fn, getattr(scaler, "_scale", None)
-    if node is None or scale is None or not node.name().startswith("MulBackward"):
+    if node is None or scale is None or node.name() != "MulBackward0":
         return False
     name = "_saved_other" if node.next_functions[0][0] is not None else "_saved_self"
     if loss_graph.is_hooked(node, name):

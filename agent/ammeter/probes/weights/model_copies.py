@@ -69,12 +69,22 @@ class Copies:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         guard(self._find)()
-        return [self, patch.method(AveragedModel, "update_parameters", before=guard(self._before_averaging))]
+        found = self._session.watched.found_copies
+        ends = [self._session.forward.subscribe(evaluates=guard(self._release))] if found else []
+        return [self, *ends, patch.method(AveragedModel, "update_parameters", before=guard(self._before_averaging))]
 
     def remove(self) -> None:
         """Releases the copies that were found, whose containers belong to the program."""
         watched = self._session.watched
         watched.copies = [copy for copy in watched.copies if copy[0] not in watched.found_copies]
+
+    def _release(self, _: torch.nn.Module, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        """Releases averages that the program no longer has; no step may follow in which they are read."""
+        watched = self._session.watched
+        firsts = {watched.found_copies.get(index): present for index, present, _ in reversed(watched.copies)}
+        for name, present in firsts.items():
+            if name is not None:
+                present()
 
     def read(self, row: Row) -> None:
         """Reads the copies that were updated since their last reading, once per step."""

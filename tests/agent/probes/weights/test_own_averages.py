@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,27 @@ def test_a_container_that_the_program_no_longer_has_is_released() -> None:
     del kept
     gc.collect()
     assert present() is None
+
+
+def test_an_average_that_is_deleted_after_the_training_is_released_by_an_evaluation(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model = Model()
+    update = replaced_in_a_dict(model, torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    watched = run._session.watched
+    presents = [present for index, present, _ in watched.copies if index in watched.found_copies]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 12)).square().mean().backward()
+        optimizer.step()
+        update()
+    average = weakref.ref(presents[0]())
+    del update
+    gc.collect()
+    assert average() is not None
+    model.eval()
+    model(torch.randn(8, 12))
+    assert average() is None
+    run.close()

@@ -32,7 +32,7 @@ wait for it."""
 
 MIN_STEPS_APART = 3
 """Different norms of scaled gradients in a row after which ranks no longer share them, as when a program averages
-weights instead from some step on. Each then has a scale of its own. Norms that underflow differ now and then."""
+weights instead from some step on. Scales that part after that may differ. Norms that underflow differ now and then."""
 
 MAX_STEPS_SINCE_SKIP = 5
 """Maximum steps between a skip on some ranks and the first different scale that it explains."""
@@ -79,14 +79,15 @@ def _steps(state: State, aligned: AlignedSteps) -> State:
     scales, skipped = aligned.column("scale"), aligned.column("skipped") > 0
     apart = _steps_apart(state, aligned)
     is_shared = aligned.sharded | (apart < MIN_STEPS_APART)
-    different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0)) & is_shared
+    different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
     lone_skip = measured(aligned.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
     state = replace(state, coupled=state.coupled or aligned.sharded or _share_gradients(aligned))
     agreeing = _agree(aligned) & ~different
-    begin = 0 if state.different else _first(different | lone_skip, len(aligned))
+    begin = 0 if state.different else _first((different & is_shared) | lone_skip, len(aligned))
     state = replace(state, agreed=state.agreed or bool(agreeing[:begin].any()))
     for at in range(begin, len(aligned)):
-        state = _step(state, aligned, at, bool(different[at]), bool(lone_skip[at]))
+        counts = bool(different[at] and (state.different or is_shared[at]))
+        state = _step(state, aligned, at, counts, bool(lone_skip[at]))
         state = replace(state, agreed=True) if agreeing[at] and not state.agreed else state
     return replace(state, reached=int(aligned.steps[-1]), apart=int(apart[-1]))
 

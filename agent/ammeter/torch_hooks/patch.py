@@ -81,19 +81,7 @@ def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def inside_backward() -> bool:
     """Whether a backward pass is running; calls made there belong to the outer pass."""
-    return _graph_task() != -1 and not _replays_backward
-
-
-def replay_backward(outputs: Any, *, is_over: bool) -> None:
-    """Calls back as before or after backward() on these tensors, from a hook inside that backward pass."""
-    global _replays_backward
-    calls = _patches[id(autograd), "backward"].calls
-    _replays_backward = True
-    try:
-        for call in calls[is_over]:
-            call(*((outputs,), {}, None)[: 2 + is_over])
-    finally:
-        _replays_backward = False
+    return graph_task() not in replayed_passes
 
 
 def called(kind: type, observe: CallObserver) -> Handle:
@@ -115,33 +103,20 @@ def called(kind: type, observe: CallObserver) -> Handle:
     return _patches[key].join((observe,))
 
 
-def hook_point(kind: type, name: str) -> HookPoint:
-    """Returns the hook point of this method, as created by method().
+def hook_point(owner: Any, name: str) -> HookPoint:
+    """Returns the hook point of a class's method or a module's function.
 
     Raises:
-        KeyError: the method has no subscribers.
+        KeyError: it has no subscribers.
     """
-    return _patches[id(_owner(kind, name)), name]
+    owner = _owner(owner, name) if isinstance(owner, type) else owner
+    return _patches[id(owner), name]
 
 
 def call_late(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Calls back the subscribers that joined during a call of this method or function, before it does anything."""
-    owner = _owner(owner, name) if isinstance(owner, type) else owner
-    for before in _patches[id(owner), name].calls[0]:
+    for before in hook_point(owner, name).calls[0]:
         before(args, kwargs)
-
-
-def replay(kind: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Calls back as around a call of this method that no patch has observed."""
-    for before in hook_point(kind, name).calls[0]:
-        before(args, kwargs)
-    replay_after(kind, name, args, kwargs, result)
-
-
-def replay_after(kind: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Calls back as at the end of such a call."""
-    for after in hook_point(kind, name).calls[1]:
-        after(args, kwargs, result)
 
 
 def attached() -> list[str]:
@@ -310,9 +285,10 @@ def _subscribe(
     return patch.join((before, after, always))
 
 
-_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
-_replays_backward = False
+replayed_passes = {-1}
+"""No backward pass, and those inside which replay.backward() runs callbacks that concern them."""
 
 _patches: dict[tuple[int, str], _Patch] = {}
 _pass_throughs: dict[tuple[int, str], _Patch] = {}

@@ -18,7 +18,7 @@ import torch
 from torch.autograd import Variable, graph
 
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import patch
+from ammeter.torch_hooks import patch, replay
 from ammeter.torch_hooks.closures import version
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class UnobservedBackward:
 
     def _reached(self, ref: Callable[[], torch.Tensor | None], _: Any) -> None:
         """Replays the callbacks before backward(), once per backward pass, and queues those after it."""
-        task = torch._C._current_graph_task_id()
+        task = patch.graph_task()
         if self._is_observed or task == self._task:
             return
         call = _engine_call()
@@ -117,7 +117,7 @@ class UnobservedBackward:
         _queue(self._guard(partial(_queue, self._guard(partial(self._replay, outputs, is_over=True)))))
 
     def _replay(self, outputs: Any, *, is_over: bool) -> None:
-        patch.replay_backward(outputs, is_over=is_over)
+        replay.backward(outputs, is_over=is_over)
 
 
 def _queue(call: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import OptState
 
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import call_site, loss_graph, patch
+from ammeter.torch_hooks import call_site, loss_graph, replay
 
 if TYPE_CHECKING:
     from ammeter.recording.session import Session
@@ -37,7 +37,7 @@ class UnobservedScaler:
         for scaler in session.watched.scalers:
             if unseen(lambda: _is_scaled_by(root, scaler), (root,)):  # noqa: B023 - called at once
                 self._leave_fast_path()
-                patch.replay(type(scaler), "scale", (scaler, root), {}, root)
+                replay.method(type(scaler), "scale", (scaler, root), {}, root)
                 session.row.raw["scaled_by"] = scale = async_copy.of(cast(torch.Tensor, scaler._scale))
                 session.row.wait_for(scale)
 
@@ -51,7 +51,7 @@ class UnobservedScaler:
             if not is_known and states.get(key, {}).get("stage") is OptState.STEPPED:
                 self._leave_fast_path()
                 with call_site.unknown():
-                    patch.replay_after(type(scaler), "step", (scaler, optimizer), {}, None)
+                    replay.end_of_method(type(scaler), "step", (scaler, optimizer), {}, None)
 
     def find_updates(self, used: set[int], updated: set[int]) -> None:
         """Replays update() of scalers that have forgotten the optimizers they stepped.
@@ -65,7 +65,7 @@ class UnobservedScaler:
                 self._leave_fast_path()
                 self._session.row.raw["late_update"] = True
                 with call_site.unknown():
-                    patch.replay(type(scaler), "update", (scaler,), {}, None)
+                    replay.method(type(scaler), "update", (scaler,), {}, None)
 
     def _leave_fast_path(self) -> None:
         self._session.fast_path.disable()

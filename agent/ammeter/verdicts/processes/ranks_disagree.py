@@ -81,7 +81,8 @@ def _steps(state: State, aligned: AlignedSteps) -> State:
     is_shared = aligned.sharded | (apart < MIN_STEPS_APART)
     different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
     lone_skip = measured(aligned.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
-    state = replace(state, coupled=state.coupled or aligned.sharded or _share_gradients(aligned))
+    has_equal_norms = bool(replica_weights.norms_of(aligned).are_equal.any())
+    state = replace(state, coupled=state.coupled or aligned.sharded or has_equal_norms)
     agreeing = _agree(aligned) & ~different
     begin = 0 if state.different else _first((different & is_shared) | lone_skip, len(aligned))
     state = replace(state, agreed=state.agreed or bool(agreeing[:begin].any()))
@@ -147,11 +148,6 @@ def _waiting(state: State, standings: Sequence[Standing]) -> State:
         ranks=len(standings),
         ahead=furthest - last.step,
     )
-
-
-def _share_gradients(aligned: AlignedSteps) -> bool:
-    """Whether the norm of all scaled gradients is equal on all ranks at some step."""
-    return bool(replica_weights.norms_of(aligned).are_equal.any())
 
 
 def _steps_apart(state: State, aligned: AlignedSteps) -> npt.NDArray[np.int64]:

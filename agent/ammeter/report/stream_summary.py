@@ -124,10 +124,12 @@ class StreamSummary:
     def life(self) -> Life:
         """The time span of this attempt.
 
-        A process that died ends at its last recorded step.
+        A process that died, or that a signal ended, ends at its last recorded step: another process writes the final
+        record, and may do so after the next attempt has begun.
         """
-        died = self.last_step_time or self.first_time
-        ended = None if self.state == "running" else self.bye.time if self.bye and self.state == "ended" else died
+        ended = None if self.state == "running" else self.last_step_time or self.first_time
+        if self.bye is not None and self.state == "ended" and self.bye.reason != "signal":
+            ended = self.bye.time
         return Life(self.stream, self.rank, self.hello.world_size if self.hello else 1, self.first_time, ended)
 
     @property

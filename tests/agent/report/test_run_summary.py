@@ -87,9 +87,11 @@ def test_without_shards_the_norm_of_the_first_rank_is_that_of_the_run(
     assert "gradient norm 3 at first, 6 at last" in text
 
 
-def restarted(folder: Path) -> None:
+def restarted(folder: Path, recorded: int = 3) -> None:
     """Rank 1 dies, rank 0 is ended for it, and both come again; the second life's shards have other norms."""
-    written(reading([3, 6]).bye("signal", "SIGTERM"), folder, 0)
+    first = reading([3, 6])
+    first.now = recorded * SECOND
+    written(first.bye("signal", "SIGTERM"), folder, 0)
     written(reading([4]).bye("lost", "killed by SIGKILL"), folder, 1)
     written(reading([30, 9, 60], began=100).bye("exit"), folder, 0, began=100)
     written(reading([40, 12, 80], began=101).bye("exit"), folder, 1, began=101)
@@ -104,6 +106,14 @@ def test_a_run_that_was_started_again_is_one_run_and_the_rank_that_died_is_no_lo
     assert ("ended", "exit", 2) == tuple(document["run"][name] for name in ("state", "goodbye", "last_step"))
     assert (2, 2) == (document["run"]["world_size"], document["run"]["ranks_reporting"])
     assert "2, because the ranks were restarted; one ended at step 1 (lost: killed by SIGKILL)" in text
+
+
+def test_an_end_that_is_recorded_after_the_restart_is_no_loss_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    restarted(tmp_path, recorded=103)
+    code, document, _ = report(tmp_path, capsys)
+    assert (0, []) == (code, document["findings"])
 
 
 def test_lives_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,8 +87,8 @@ def life_of(stream: Row[Any]) -> Life:
 def _ended(started: int, last_step_time: int | None, bye: Mapping[str, Any], reason: str | None) -> int | None:
     """Returns the time at which the process ended; None while it runs.
 
-    For a process that was lost the time of its last step, as its end is recorded later.
+    For a process that was lost or ended by a signal the time of its last step, as its end is recorded later.
     """
     if reason is None:
         return None
-    return last_step_time or started if reason == "lost" else int(bye["time"])
+    return last_step_time or started if reason in ("lost", "signal") else int(bye["time"])

@@ -203,7 +203,7 @@ def test_a_collector_that_is_of_no_use_for_a_while_costs_nothing_but_time(
 
 
 def _no_trace_in_the_step_times(training: Training, began: int, ended: int) -> None:
-    """Steps during the outage took what the others took. They sleep 20 ms each; waiting for us would be seconds."""
+    """Steps during the outage took what the others took: 20 ms, and more on a busy machine; a wait would be seconds."""
     (folder,) = journal.streams(training.journals / training.run)
     frames = [entry.frame for entry in journal.read(folder)]
     schema = next(frame.schema for frame in frames if isinstance(frame, wire.Hello))
@@ -212,7 +212,7 @@ def _no_trace_in_the_step_times(training: Training, began: int, ended: int) -> N
     inside = (rows.times > began) & (rows.times < ended)
     assert 30 < inside.sum()
     during, others = np.nanmedian(seconds[inside]), np.nanmedian(seconds[~inside])
-    assert during < 1.5 * others
+    assert during < others + 0.1, "seconds"
 
 
 def test_a_poison_frame_is_declared_and_everything_else_arrives(

@@ -279,6 +279,7 @@ def busy(fleet: Fleet) -> None:
         lambda: fleet.prometheus.ask('ammeter_fleet_runs_total{project="vision"}'), "the project is scraped", seconds=60
     )
     base = fleet.train("float32", "float32", 150)
+    assert base.run  # a baseline begins before the runs that are compared with it
     half = fleet.train("float16", "float16", baseline="float32")
     fleet.train("bfloat16", "bfloat16", 150, baseline="float32", expected_hours="1")
     fleet.train("raises", "raises", 100)

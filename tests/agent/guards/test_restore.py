@@ -18,6 +18,7 @@ import ammeter
 from ammeter import guards
 from ammeter.guards import restore_check, restore_process
 from ammeter.guards.restore_process import RestoreProcess
+from ammeter.recording import row_queue
 from ammeter.report import command, diagnosis
 from ammeter.wire.frames import Event
 from tests import forked
@@ -51,7 +52,7 @@ def run(
     patient: bool = True,
     others: Sequence[Any] = (),
 ) -> tuple[Outcome, list[dict[str, Any]]]:
-    """patient: each step begins when what was begun to be read is read, however busy the machine is."""
+    """patient: each step begins when what was saved is read, however fast or busy the machine is."""
     guard = guards.Checkpoint(restore=True)
 
     def slowly(*args: Any) -> None:
@@ -61,7 +62,10 @@ def run(
             time.sleep(0.02)
         before(*args)
 
-    outcome = train(folder, [guard, *others], before=slowly, steps=steps)
+    with pytest.MonkeyPatch.context() as patch:
+        if patient:
+            patch.setattr(row_queue, "BATCH_SECONDS", 0.0)  # the guard hears of a file at the next step
+        outcome = train(folder, [guard, *others], before=slowly, steps=steps)
     return outcome, verified(outcome, folder)
 
 

@@ -174,9 +174,11 @@ def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: S
 
     The steps of a run with one attempt are its own; only restarted and continued runs are read further.
     """
-    attempts = lives(life_of(stream) for stream in streams if stream.role == "rank")
+    ranks = [stream for stream in streams if stream.role == "rank"]
     follows = bool((row.environment or {}).get("continues"))
-    return context.axes.of(context.store, row.id, connection) if len(attempts) > 1 or follows else ALONE
+    if follows or (len(ranks) > 1 and len(lives(map(life_of, ranks))) > 1):
+        return context.axes.of(context.store, row.id, connection)
+    return ALONE
 
 
 def to_response(

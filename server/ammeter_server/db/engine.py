@@ -165,8 +165,10 @@ class Store:
             yield connection.connection.driver_connection
 
     def close(self) -> None:
-        self.writer.dispose()
-        self.engine.dispose()
+        """Closes all connections, those in use when they are returned."""
+        for engine in (self.writer, self.engine):
+            event.listen(engine, "checkin", lambda _, entry: entry.close())
+            engine.dispose()
 
 
 def connect(url: str) -> Store:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, islice, repeat
 from typing import Any
 
@@ -43,6 +44,7 @@ class AssignedRun:
     after: str | None = None
 
 
+@lru_cache(run_ids.MAX_CACHED_IDS)
 def successor(external: str) -> str:
     """Returns the external id of the run that continues this one."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"successor of {external}"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ammeter_server.db import Connection, Row
@@ -19,6 +20,9 @@ NAMESPACE = uuid.UUID("0f7a3c52-5d0b-5f0e-9a55-0c1f4d1b7c6e")
 """Namespace of the UUIDv5 of a project and an id."""
 
 _RESERVED_VARIANT = 0b111 << 61
+
+MAX_CACHED_IDS = 4096
+"""Derived ids that are kept, about 400 bytes each: a list of runs is asked for again and again."""
 
 
 def id_of(project: str, external: str) -> str:
@@ -35,6 +39,7 @@ def is_reserved(run: str) -> bool:
     return uuid.UUID(run).variant == uuid.RESERVED_FUTURE
 
 
+@lru_cache(MAX_CACHED_IDS)
 def candidates(project: str, external: str) -> tuple[str, str]:
     """Returns the possible ids of a project's run, in order of precedence."""
     return id_of(project, external), external

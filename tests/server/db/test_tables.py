@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -90,6 +93,20 @@ def test_a_reader_sees_nothing_of_a_transaction_that_is_not_committed(store: Sto
             assert [] == reading.execute(select(runs)).all()
     with store.reading() as reading:
         assert ["a"] == [row.id for row in reading.execute(select(runs))]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_connection_in_use_is_closed_when_it_is_returned(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Nothing leaks if the store is closed while a request is still being answered."""
+    store = connect(f"sqlite:///{tmp_path / 'c.db'}" if kind == "sqlite" else request.getfixturevalue("postgresql_url"))
+    with store.reading() as connection:
+        driver: Any = connection.connection.driver_connection
+        store.close()
+        assert 1 == connection.execute(text("SELECT 1")).scalar_one()
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        driver.execute("SELECT 1")
 
 
 def test_an_error_rolls_everything_back(store: Store) -> None:

@@ -46,11 +46,17 @@ class ReportedFinding:
     def distinct_ranks(self) -> list[int]:
         return sorted(set(self.ranks))
 
+    @property
+    def rank(self) -> int:
+        """The rank whose numbers the finding contains."""
+        return self.ranks[0]
+
     def as_json(self) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(self.finding),
             "severity": self.severity,
             "ranks": self.distinct_ranks,
+            "rank": self.rank,
             "consequences": [as_consequence(consequence) for consequence in self.consequences],
         }
 
@@ -159,6 +165,7 @@ def diagnose(path: Path, baseline: str | None = None, silenced: Collection[str] 
     report.not_judged = _not_judged(report.streams, {finding.verdict for _, finding in findings})
     report.silenced = _silenced(report.streams, silenced, {finding.verdict for _, finding in findings})
     findings = [entry for entry in findings if entry[1].verdict not in report.silenced]
+    findings.sort(key=lambda entry: ranks.get(entry[0], 0))
     report.findings = _merged(explain(of_ranks(findings, ranks)), ranks)
     report.norm_of_shards = _norm_of_shards(report.streams, folders)
     return report
@@ -259,7 +266,7 @@ def _aligned(ranks: Mapping[int, StreamSummary], folders: Mapping[str, Path]) ->
 
 
 def _merged(explained: Sequence[Explained], ranks: dict[str, int]) -> list[ReportedFinding]:
-    """Merges findings into one per verdict, with the wording of the first rank."""
+    """Merges findings into one per verdict, with the wording of the rank that has it first, or of the lowest."""
     merged: dict[str, ReportedFinding] = {}
     for cause in explained:
         first = merged.setdefault(cause.finding.verdict, ReportedFinding(cause.finding, [], []))

@@ -190,9 +190,18 @@ def test_what_several_ranks_have_is_told_once_with_the_ranks(
         written(stream.bye(), tmp_path, rank=rank, world_size=3)
     document = as_json(capsys, tmp_path)
     (finding,) = document["findings"]
-    assert [1, 2] == finding["ranks"]
+    assert ([1, 2], 1) == (finding["ranks"], finding["rank"])
     assert (3, 3) == (document["run"]["world_size"], document["run"]["ranks_reporting"])
-    assert "ranks 1, 2" in as_text(capsys, tmp_path)
+    assert "ranks 1, 2; the numbers above are those of rank 1" in as_text(capsys, tmp_path)
+
+
+def test_a_finding_of_one_later_rank_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (0, 1):
+        stream = BROKEN["gradient-underflow"]() if rank else warm(60)
+        written(stream.bye(), tmp_path, rank=rank, world_size=2)
+    (finding,) = as_json(capsys, tmp_path)["findings"]
+    assert ([1], 1) == (finding["ranks"], finding["rank"])
+    assert "rank 1" in as_text(capsys, tmp_path)
 
 
 def test_the_report_does_not_depend_on_how_many_rows_are_read_at_a_time(

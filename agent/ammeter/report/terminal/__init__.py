@@ -79,8 +79,11 @@ def _finding_rows(reported: ReportedFinding) -> Iterator[tuple[str, str]]:
         "steps",
         f"since {finding.first_step}, found at {finding.opened_step}, last at {finding.last_step}{over}{times}",
     )
+    ranks = ", ".join(map(str, reported.distinct_ranks))
     if len(reported.distinct_ranks) > 1:
-        yield "ranks", ", ".join(map(str, reported.distinct_ranks))
+        yield "ranks", ranks if finding.ranks else f"{ranks}; the numbers above are those of rank {reported.rank}"
+    elif reported.rank:
+        yield "rank", ranks
     for consequence in reported.consequences:
         severity, since = consequence.severity, consequence.first_step
         yield "led to", f"{consequence.title} ({consequence.verdict}, {severity}, since step {since})"

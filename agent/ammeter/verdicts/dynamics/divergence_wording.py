@@ -78,13 +78,13 @@ def _course(state: State) -> str:
 def _steps(state: State) -> str:
     if math.isnan(state.ratio):
         return ""
-    return f" A step changed the weights by up to {state.ratio:.2g} of their norm; 0.001 is usual."
+    return f" Steps that were read changed the weights by up to {state.ratio:.2g} of their norm; 0.001 is usual."
 
 
 def _norms(state: State) -> str:
     if math.isnan(state.norm) or math.isnan(state.norm_before):
         return ""
-    return f" The gradient norm reached {state.norm:.3g}; before it was at most {state.norm_before:.3g}."
+    return f" The gradient norm reached {state.norm:.3g}; in earlier readings it was at most {state.norm_before:.3g}."
 
 
 def _rate(state: State) -> str:

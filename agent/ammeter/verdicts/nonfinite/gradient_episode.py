@@ -63,6 +63,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     doubtful: Origin = Origin()
     """The first bad step of such a program in a row that was applied, and its frontier. The row may contain a step that
     the program skipped and the next one; only a bad weight proves that the gradients were applied."""
+    last_skip: int = -1
+    """`last_skip`: the last skipped step. `uncounted`: bad steps after the last one of the open finding."""
+    uncounted: int = 0
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:
@@ -92,7 +95,8 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, c
         state,
         opened=replace(opened, step=certain_at) if fresh and certain_at is not None else opened,
         recent=recent,
-        bad=max(1, state.series) if fresh else state.bad + 1,
+        bad=max(1, state.series) if fresh else state.bad + state.uncounted + 1,
+        uncounted=0,
         applied=int(unprotected) if fresh else state.applied + unprotected,
         page=unprotected or often or (state.page and not fresh),
         finite=0,

@@ -89,6 +89,8 @@ def _rows(state: State, rows: View) -> State:
             else:
                 state = open_episode(state, step, frontier, unprotected=applied > 0)
             state = _with_unread(state, step, bool(losses_read[at]), applied, skipped, scale)
+            if state.opened.active and state.opened.last < step:
+                state = replace(state, uncounted=state.uncounted + 1)
     return state
 
 
@@ -127,7 +129,10 @@ def _bad_rows(rows: View) -> Mask:
 
 def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
     if state.pending_step >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
+        if state.opened.active:  # the pending step is one of those
+            state = replace(state, uncounted=state.uncounted - 1)
         state = open_episode(state, state.pending_step, state.frontier, unprotected=False, certain_at=step)
+        state = replace(state, opened=state.opened.until(state.last_skip))
     if state.opened.active:
         state = replace(state, after=scale) if math.isnan(state.after) else state
     elif state.series:
@@ -143,6 +148,7 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself turns every gradient into NaN
         return state
     state = replace(state, first_skip=state.first_skip if state.series else step, series=state.series + 1)
+    state = replace(state, last_skip=step)
     state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)
     only_nan = frontier.count > 0 and not frontier.inf
     spread = frontier.handed_on or frontier.everywhere

@@ -283,7 +283,7 @@ def test_the_words_have_both_losses_the_step_the_rate_and_what_to_set() -> None:
     assert "Training diverges since step 1: the loss rose from 2.3 to as much as 7e+09" in finding.cause
     assert "NaN or infinite at step 5" in finding.cause
     assert "by up to 2 of their norm; 0.001 is usual" in finding.cause
-    assert "The gradient norm reached 7e+09; before it was at most 2.3." in finding.cause
+    assert "The gradient norm reached 7e+09; in earlier readings it was at most 2.3." in finding.cause
     assert "The learning rate of AdamW was 1.0 at the start." in finding.cause
     assert "Divide the learning rate by 200 or more: to 5e-03, if it is still the 1.0 of the start." in finding.fix
     assert "clip_grad_norm_(model.parameters(), 4.6)" in finding.fix

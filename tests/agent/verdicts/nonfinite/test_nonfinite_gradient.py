@@ -245,3 +245,17 @@ def test_a_program_without_a_loss_scale_that_skips_five_steps_in_a_row_is_found(
         stream.bad(None, last=3, applied=0, skipped=1)
         assert ("nonfinite-gradient" in findings(stream)) is (count == 5)
     assert "The optimizer did not step, so no weight was changed." in found(stream).cause
+
+
+def test_the_count_covers_all_bad_steps_of_the_span_that_is_named() -> None:
+    stream = with_room(bits=8).bad(4096, last=2, inf=True).bad(2048, last=2, inf=True).good(1024)
+    finding = found(stream)
+    assert "In 2 steps from 60 to 61 the gradients contained NaN or Inf" in finding.cause
+    assert (60, 62, 61) == (finding.first_step, finding.opened_step, finding.last_step)
+
+
+def test_an_overflow_between_two_bad_steps_counts_as_one_of_them() -> None:
+    stream = calm().bad(65536, last=3).good(32768, norm=0.5).bad(2.0**24, last=2, inf=True).good(32768, norm=0.5)
+    finding = found(stream.bad(32768, last=3))
+    assert "In 3 steps from 40 to 44 the gradients contained NaN or Inf" in finding.cause
+    assert 3 == finding.evidence["bad_steps"]

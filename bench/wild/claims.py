@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from bench.wild.oracle import Recording, Row
-from bench.wild.program import Program
+from bench.wild.evidence import wrong_numbers
+from bench.wild.truth import Truth
 
 _SCALE = re.compile(r"([\d.]+(?:e[+-]?\d+)?) \(2\^(-?\d+)\)")
 _SKIPPED = re.compile(r"skipped (\d+) steps from (\d+) to (\d+)")
@@ -24,34 +22,12 @@ _BAD_LOSSES = re.compile(r"The training loss\b[^.]*? was \S+ (\d+) times since s
 _LATER_BAD_LOSS = re.compile(r"was NaN or infinite at step (\d+)")
 _LOSS_OF_STEP = re.compile(r"\(step (\d+): ([-\d.e+]+)\)")
 _LOSS_OF_SPIKE = re.compile(r"At step (\d+) the norm .* The loss\b[^.]*? was ([-\d.e+]+) at that step")
+_ONLY_RANK = re.compile(r"rank (\d+) is the only one of")
+_FOLLOWED = re.compile(r"Rank (\d+) followed at step (\d+)")
 _HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
 
 LOSS_TOLERANCE = 0.02
 """Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What is known of a run.
-
-    Attributes:
-        symptom: The first step whose numbers differ from the twin's; None if none does or it does not matter.
-        place: The module that has the fault, or ''.
-    """
-
-    program: Program
-    recording: Recording
-    symptom: int | None = None
-    place: str = ""
-
-    def rows(self, first: int, last: int) -> list[Row]:
-        """Rows by Ammeter's steps, both included."""
-        offset = self.program.first_watched
-        return [row for row in self.recording.rows if first <= row.step - offset <= last]
-
-    @property
-    def last_step(self) -> int:
-        return self.recording.rows[-1].step - self.program.first_watched if self.recording.rows else -1
 
 
 def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, losses: bool = True) -> list[str]:
@@ -65,9 +41,12 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, loss
     """
     checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights, _bad_weight, _dtype]
     if steps and truth.recording.rows:
-        checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss]
+        checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss, _other_ranks]
         checks += [_loss_values] if losses else []
-    return [f"{finding['verdict']}: {wrong}" for check in checks for wrong in check(finding, truth)]
+    wrong = [statement for check in checks for statement in check(finding, truth)]
+    if steps and truth.recording.rows and "evidence" in finding:
+        wrong += wrong_numbers(finding, truth, losses=losses)
+    return [f"{finding['verdict']}: {statement}" for statement in wrong]
 
 
 def _text(finding: dict[str, Any]) -> str:
@@ -94,19 +73,15 @@ def _quoted_steps(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
 
 def _skips(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
-    rows = truth.recording.rows
-    unchanged = {
-        row.step - truth.program.first_watched
-        for before, row in pairwise(rows)
-        if row.weights == before.weights or (row.bad_weights and before.bad_weights)
-    } | {0}
     for count, first, last in _SKIPPED.findall(_text(finding)):
-        really = len([step for step in unchanged if int(first) <= step <= int(last)])
+        really = sum(truth.is_partly_skipped(row) for row in truth.rows(int(first), int(last)))
         if int(count) > really:
             yield f"{count} steps skipped from {first} to {last}, but weights stood still in {really}"
+    rows = truth.rows(0, truth.last_step)
+    skipped = sum(truth.is_partly_skipped(row) for row in rows)
     for count, of in _OF.findall(_text(finding)):
-        if int(count) > len(unchanged) or int(of) > len(rows):
-            yield f"{count} of {of} skipped, but weights stood still in {len(unchanged)} of {len(rows)}"
+        if int(count) > skipped or int(of) > len(rows):
+            yield f"{count} of {of} skipped, but weights stood still in {skipped} of {len(rows)}"
 
 
 def _applied(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
@@ -114,20 +89,20 @@ def _applied(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
     A step is bad if its gradients are; in a finding about the loss also if its loss is.
     """
-    rows = truth.recording.rows
     by_loss = finding["verdict"] == "nonfinite-loss"
-    bad = {row.step for row in rows if row.bad_gradients or (by_loss and not row.loss_is_finite)}
     moved = [
-        row for before, row in pairwise(rows) if row.step in bad and (row.weights != before.weights or row.bad_weights)
+        row
+        for row in truth.rows(0, truth.last_step)
+        if (truth.has_bad_gradients(row) or (by_loss and not row.loss_is_finite))
+        and (not truth.is_skipped(row) or row.bad_weights)
     ]
-    moved += [row for row in rows[:1] if row.step in bad]
     for count in _APPLIED.findall(_text(finding)):
         if int(count or 1) > len(moved):
             yield f"{count or 1} bad steps applied, but {len(moved)} of them moved the weights"
 
 
 def _scales(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
-    known = {row.scale for row in truth.recording.rows}
+    known = {scale for row in truth.recording.rows for scale in (row.scale, row.used_scale) if scale is not None}
     known |= {2 * scale for scale in known} | {scale / 2 for scale in known}
     for _, exponent in _SCALE.findall(_text(finding)):
         if known and 2.0 ** int(exponent) not in known:
@@ -138,7 +113,7 @@ def _gradients(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     text = _text(finding)
     for count, first, last, only in _BAD.findall(text):
         begin, end = int(only or first), int(only or last)
-        bad = [row for row in truth.rows(begin, end) if row.bad_gradients]
+        bad = [row for row in truth.rows(begin, end) if truth.has_bad_gradients(row)]
         if len(bad) < int(count or 1):
             yield f"bad gradients in {count or 1} steps from {begin} to {end}, but there were {len(bad)}"
         if "although the loss was finite" in text and any(not row.loss_is_finite for row in bad):
@@ -158,6 +133,18 @@ def _loss(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
         bad = [row for row in truth.rows(int(first), truth.last_step) if not row.loss_is_finite]
         if int(count) > len(bad):
             yield f"{count} non-finite losses since step {first}, but there were {len(bad)}"
+
+
+def _other_ranks(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """Which ranks had a loss that was not finite, and when."""
+    if finding["verdict"] != "nonfinite-loss":
+        return
+    for rank in map(int, _ONLY_RANK.findall(finding["cause"])):
+        if not all(row.loss_is_finite for row in truth.of_rank(rank).other_rows(0, truth.last_step)):
+            yield f"only rank {rank} with a non-finite loss, but another one had it, too"
+    for rank, step in _FOLLOWED.findall(finding["cause"]):
+        if any(row.loss_is_finite for row in truth.of_rank(int(rank)).rows(int(step), int(step))):
+            yield f"a non-finite loss of rank {rank} at step {step}, but it was finite"
 
 
 def _loss_values(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

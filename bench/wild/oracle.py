@@ -7,19 +7,39 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+SMALLEST_NORMAL = 2.0**-14
+"""The smallest normal number of float16."""
 
 HEALTHY_GROWTH = 1.3
 """A healthy program's last losses are at most this multiple of its first ones."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A step. weights, gradients: digests. bad_weights, bad_gradients: names of tensors with NaN or Inf."""
+    """A step. NaN is None.
+
+    Attributes:
+        scale: The loss scale after the step.
+        weights, gradients: Digests.
+        bad_weights, bad_gradients, bad_buffers: Names of tensors with NaN or Inf.
+        bad_applied: The same of the gradients that were left when the step was over.
+        used_scale: The loss scale that the gradients were multiplied by.
+        norms: Norms of all gradients: after each backward pass, after the division by the scale, and after the step.
+        largest: The tensor with the largest gradient norm.
+        absmax: The largest |gradient| after backward, still scaled.
+        tensors: Number of tensors with a gradient.
+        elements, zeros, subnormals: Numbers of gradient elements; subnormals are those of float16.
+        moved: Norm of the change of the weights, as a share of their norm before.
+        cosine: Of the gradients and those of the step before.
+        applied: Number of optimizers that changed their weights; a fused one may skip inside its step().
+    """
 
     step: int
     loss: float | None
@@ -28,6 +48,19 @@ class Row(msgspec.Struct, frozen=True):
     gradients: str
     bad_weights: list[str] = []
     bad_gradients: list[str] = []
+    bad_buffers: list[str] = []
+    bad_applied: list[str] = []
+    used_scale: float | None = None
+    norms: list[float | None] = []
+    largest: str = ""
+    absmax: float | None = None
+    tensors: int = 0
+    elements: int = 0
+    zeros: int = 0
+    subnormals: int = 0
+    moved: float | None = None
+    cosine: float | None = None
+    applied: int | None = None
 
     @property
     def loss_is_finite(self) -> bool:
@@ -95,13 +128,42 @@ class Recorder:
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("ab", buffering=0)
-        self._gradients: tuple[str, list[str]] = ("", [])
+        self._gradients: dict[str, Any] = {"gradients": "", "norms": []}
+        self._weights_before: torch.Tensor | None = None
+        self._earlier: torch.Tensor | None = None
+        self._present: torch.Tensor | None = None
         self._named = False
+        self._applied = 0
+        register_optimizer_step_post_hook(self._stepped)
 
-    def gradients(self, model: torch.nn.Module) -> None:
-        """Notes the gradients before they are unscaled."""
-        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        self._gradients = _digest(found.values()), _nonfinite(found)
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets it for a fused optimizer
+        self._applied += found_inf is None or not float(found_inf)
+
+    def gradients(self, model: torch.nn.Module, scale: float) -> None:
+        """Notes the gradients before they are unscaled. A closure does so once per evaluation."""
+        found = _gradients_of(model)
+        if self._weights_before is None:
+            self._weights_before = _flat(model.parameters())
+        norms = {name: float(gradient.float().norm()) for name, gradient in found.items()}
+        self._present = _flat(found.values())
+        sizes = self._present.abs()
+        self._gradients = {
+            "gradients": _digest(found.values()),
+            "bad_gradients": _nonfinite(found),
+            "used_scale": float(scale),
+            "norms": [*self._gradients["norms"], float(self._present.norm())],
+            "largest": max(norms, key=lambda name: norms[name], default=""),
+            "absmax": float(sizes.max()) if len(sizes) else None,
+            "tensors": len(found),
+            "elements": len(sizes),
+            "zeros": int((sizes == 0).sum()),
+            "subnormals": int(((sizes > 0) & (sizes < SMALLEST_NORMAL)).sum()),
+        }
+
+    def unscaled(self, model: torch.nn.Module) -> None:
+        """Notes the norm before a clip."""
+        self._gradients["norms"].append(_norm(model))
 
     def step(self, step: int, loss: Any, model: torch.nn.Module, scale: float) -> None:
         if not self._named:
@@ -111,16 +173,35 @@ class Recorder:
             self._file.write(msgspec.json.encode(names) + b"\n")
         value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         weights = dict(model.named_parameters())
+        noted = self._gradients
         row = Row(
             step,
             value if math.isfinite(value) else None,
             float(scale),
             _digest(weights.values()),
-            self._gradients[0],
-            _nonfinite(weights),
-            self._gradients[1],
+            bad_weights=_nonfinite(weights),
+            bad_buffers=_nonfinite(dict(model.named_buffers())),
+            bad_applied=_nonfinite(_gradients_of(model)),
+            moved=self._moved(model),
+            cosine=self._cosine(),
+            applied=self._applied,
+            **{**noted, "norms": [*noted["norms"], _norm(model)]},
         )
+        self._gradients, self._applied = {"gradients": "", "norms": []}, 0
         self._file.write(msgspec.json.encode(row) + b"\n")
+
+    def _moved(self, model: torch.nn.Module) -> float | None:
+        """The share by which the weights have changed since the last call. The present ones are kept for the next."""
+        before, self._weights_before = self._weights_before, _flat(model.parameters())
+        if before is None or before.shape != self._weights_before.shape:
+            return None
+        return float((self._weights_before - before).norm() / before.norm())
+
+    def _cosine(self) -> float | None:
+        earlier, self._earlier, self._present = self._earlier, self._present, None
+        if earlier is None or self._earlier is None or earlier.shape != self._earlier.shape:
+            return None
+        return float(torch.nn.functional.cosine_similarity(earlier, self._earlier, dim=0))
 
 
 def read(file: Path) -> tuple[list[Row], list[str]]:
@@ -133,6 +214,19 @@ def read(file: Path) -> tuple[list[Row], list[str]]:
         else:
             rows.append(msgspec.json.decode(line, type=Row))
     return rows, names
+
+
+def _gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    parts = [tensor.detach().float().reshape(-1) for tensor in tensors]
+    return torch.cat(parts).clone() if parts else torch.zeros(0)
+
+
+def _norm(model: torch.nn.Module) -> float:
+    return float(_flat(_gradients_of(model).values()).norm())
 
 
 def _digest(tensors: Any) -> str:

@@ -197,7 +197,7 @@ def markdown(results: Results, command: str) -> str:
         "Misses": misses(results),
         "Wrong statements": wrong_statements(results),
         "False alarms": false_alarms(results),
-        "Programs that ended otherwise": troubles(results),
+        "Programs that ended otherwise, or whose steps were counted otherwise": troubles(results),
         **({"Found with all hooks alone": lost(results)} if results.ablated else {}),
         "Discarded": [f"`{score.program}` {score.kind}: {score.discarded}" for score in results.discarded],
     }

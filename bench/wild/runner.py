@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from bench.wild import ablation, oracle, processes, scoring
-from bench.wild.claims import Truth
 from bench.wild.faults import FAULTS, Fault
 from bench.wild.mutants import PREFIX, mutants_of, mutate
 from bench.wild.oracle import Recording
 from bench.wild.program import Program, assemble
 from bench.wild.recipe import Recipe
 from bench.wild.scoring import HEALTHY_KINDS, Score, fault_of
+from bench.wild.truth import Truth
 
 
 @dataclass(frozen=True)

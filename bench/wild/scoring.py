@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from bench.wild import claims
-from bench.wild.claims import Truth, is_part
+from bench.wild.claims import is_part
 from bench.wild.faults import FAULTS, Fault
 from bench.wild.mutants import MUTANTS, PREFIX
 from bench.wild.oracle import Row
 from bench.wild.pieces.styles import STYLES
 from bench.wild.processes import SCRIPT, Watched
 from bench.wild.recipe import Recipe
+from bench.wild.truth import Truth
 
 HEALTHY_KINDS = ("twin", "alike")
 
@@ -83,7 +85,7 @@ def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: fl
         unchanged=watched.digests == truth.recording.digests if watched.digests else None,
         pages=[finding["verdict"] for finding in findings if finding["severity"] == "page"],
         tickets=[finding["verdict"] for finding in findings if finding["severity"] == "ticket"],
-        trouble=_trouble(watched, truth),
+        trouble=_trouble(recipe, watched, truth),
         seconds=seconds,
     )
     if kind in HEALTHY_KINDS:
@@ -126,16 +128,20 @@ def _wrong(recipe: Recipe, kind: str, truth: Truth, watched: Watched) -> list[st
     accepted = fault_of(recipe, kind).accepted
     wrong = []
     for report in watched.reports:
-        for finding in report["findings"]:
-            of_fault = kind not in HEALTHY_KINDS and finding["verdict"] in accepted
-            known = truth if of_fault else _without_place(truth)
+        counts = counts and not _miscounted(report, truth)
+        for finding in _statements(report):
+            known = truth.of_rank(finding["rank"])
+            known = known if kind not in HEALTHY_KINDS and finding["verdict"] in accepted else known.without_place()
             wrong += claims.wrong_statements(finding, known, steps=counts, losses=recipe.style != "accumulation")
     return wrong
 
 
-def _without_place(truth: Truth) -> Truth:
-    """The truth without the place: another verdict may rightly name another module."""
-    return Truth(truth.program, truth.recording, truth.symptom)
+def _statements(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The findings and their consequences, each with the rank that its numbers are of."""
+    for finding in report["findings"]:
+        rank = finding.get("rank", 0)
+        yield {**finding, "rank": rank}
+        yield from ({**consequence, "rank": rank} for consequence in finding.get("consequences") or ())
 
 
 def _not_judged(report: dict[str, Any]) -> list[str]:
@@ -147,9 +153,21 @@ def _verdict(entry: Any) -> str:
     return str(entry["verdict"] if isinstance(entry, dict) else entry)
 
 
-def _trouble(watched: Watched, truth: Truth) -> str:
+def _miscounted(report: dict[str, Any], truth: Truth) -> str:
+    """How the steps of a report and of the recording differ; '' if they are the same.
+
+    A program with a scaler of its own may skip a step without a trace: the next one then counts for both.
+    """
+    steps = (report.get("summary") or {}).get("steps")
+    if steps is None or abs(steps - truth.last_step - 1) <= 1:  # a killed program may have completed one more
+        return ""
+    return f"{steps} steps were counted, and {truth.last_step + 1} recorded"
+
+
+def _trouble(recipe: Recipe, watched: Watched, truth: Truth) -> str:
     if not watched.reports:
         return f"no report; the program ended with {watched.code}: {watched.output.strip()[-200:]}"
     if (watched.code == 0) != (truth.recording.code == 0):
         return f"ended with {watched.code} instead of {truth.recording.code}: {watched.output.strip()[-200:]}"
-    return ""
+    one = STYLES[recipe.style].counts_steps and len(watched.reports) == 1
+    return _miscounted(watched.reports[0], truth) if one else ""

@@ -24,6 +24,7 @@ APPLY = """
 #@gradients
 @reduce
 @unscale
+#@unscaled
 @clip
 @step
 @update
@@ -47,6 +48,7 @@ def $closure():
     @backward
     #@gradients
     @reduce
+    #@unscaled
     @clip
     $last.append($loss)
     return $loss

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench.wild.claims import Truth, wrong_statements
+from bench.wild.claims import wrong_statements
 from bench.wild.oracle import Recording, Row
 from bench.wild.program import Program
+from bench.wild.truth import Truth
 
 ROWS = [
     Row(step, None if step == 12 else 1.0, 1024.0, str(min(step, 10)), "", bad_gradients=["a.weight"] * (step > 10))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bench.wild import scoring
-from bench.wild.claims import Truth
 from bench.wild.oracle import Recording, Row
 from bench.wild.processes import Watched
 from bench.wild.program import assemble
 from bench.wild.recipe import Recipe
 from bench.wild.scoring import Score
+from bench.wild.truth import Truth
 
 RECIPE = Recipe.parse("nonfinite-gradient/sqrt/late/script/mlp/sgd/fp32/run/200ms/1")
 PROGRAM = assemble(RECIPE, "fault")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401 - the first optimizer imports it, and each training would do so again
+
 from ammeter.watching import delivery
 
 TRAINING_SECONDS = 60.0

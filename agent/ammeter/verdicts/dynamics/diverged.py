@@ -136,6 +136,8 @@ def _row(state: State, step: int, losses: dict[str, float], ratio: float, norm: 
         elif not state.opened.active:
             state = replace(state, norm_high=max(state.norm_high, norm))
     if state.opened.active:
+        if ratio > state.ratio:
+            state = replace(state, ratio=ratio)
         return continued(state, step, losses.get(state.column, math.nan), state.column in losses)
     for name, loss in losses.items():
         kind = kind_of(state, before[name], traces[name], step, loss)

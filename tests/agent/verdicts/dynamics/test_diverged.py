@@ -290,6 +290,14 @@ def test_the_words_have_both_losses_the_step_the_rate_and_what_to_set() -> None:
     assert "a checkpoint from before step 1" in finding.fix
 
 
+def test_a_larger_step_after_the_opening_is_part_of_the_words() -> None:
+    stream = Stream()
+    for loss, ratio in ((2.3, 2.0), (40.0, 2.0), (900.0, 2.0), (2e5, 2.0), (7e9, 50.0)):
+        stream.good(loss=loss, norm=loss, update_ratio=ratio)
+    finding = findings(stream)["diverged"]
+    assert (3, 50.0) == (finding.opened_step, finding.evidence["update_ratio"])
+
+
 def torch_free_hello(stream: Stream) -> Any:
     return replace(stream.frames[0], environment={"optimizer": "AdamW", "optimizer.lr": "1.0"})
 

@@ -29,6 +29,9 @@ _HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
 LOSS_TOLERANCE = 0.02
 """Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""
 
+FAR_RATIO = 3.0
+"""Ratio of a loss that has left its level to all losses before."""
+
 
 def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, losses: bool = True) -> list[str]:
     """The statements of a finding that the oracle contradicts.
@@ -57,8 +60,24 @@ def _first_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     if truth.symptom is None:
         return
     begun, symptom = finding["first_step"], truth.symptom - truth.program.first_watched
-    if 0 <= begun < symptom:
+    if 0 <= begun < symptom and not _is_recorded(finding["verdict"], truth, begun):
         yield f"began at step {begun}, but the first different number is that of step {symptom}"
+
+
+def _is_recorded(verdict: str, truth: Truth, step: int) -> bool:
+    """Whether the recording itself shows the beginning of the finding, as it does in the twin.
+
+    A scale that grows overflows once before the fault, and the loss of L-BFGS may jump and come back.
+    """
+    rows = truth.rows(step, step)
+    if verdict in ("nonfinite-gradient", "scale-collapse", "overflow-storm"):
+        return any(truth.has_bad_gradients(row) for row in rows)
+    if verdict == "nonfinite-loss":
+        return any(not row.loss_is_finite for row in rows)
+    if verdict == "diverged":
+        before = [abs(row.loss) for row in truth.rows(0, step - 1) if row.loss is not None]
+        return any(row.loss is not None and before and row.loss > FAR_RATIO * max(1.0, *before) for row in rows)
+    return False
 
 
 def _last_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

@@ -160,6 +160,9 @@ def _diverged(finding: Finding, truth: Truth) -> Iterator[str]:
     ratio = _number(finding, "update_ratio")
     if ratio is not None and not _is_update(truth.rows(0, truth.last_step), ratio):
         yield f"a step that changed the weights by {ratio:.2g} of their norm, which none did"
+    since = _count(finding, "nonfinite_from")
+    if since and any(row.loss_is_finite for row in truth.rows(since, since)):
+        yield f"a loss that is not finite at step {since}, but it was"
 
 
 def _is_update(rows: Sequence[Row], said: float) -> bool:
@@ -204,6 +207,12 @@ def _bad_gradients(finding: Finding, truth: Truth) -> Iterator[str]:
     lowest = _number(finding, "lowest_failed_scale")
     if lowest is not None and lowest not in {row.used_scale for row in bad}:
         yield f"a lowest failed scale of {lowest:g}, which no bad step had"
+    partly = [row for row in applied if truth.is_partly_skipped(row)]
+    yield from _exactly("bad steps partly applied", _count(finding, "steps_partly_applied"), len(partly))
+    worked = _number(finding, "scale")
+    before = [row.used_scale or 0.0 for row in truth.rows(0, last) if not truth.is_skipped(row)]
+    if worked is not None and (worked not in {row.used_scale for row in bad} or worked > max(before, default=0.0)):
+        yield f"a bad step at a scale of {worked:g} that had worked, which none was"
     then = _number(finding, "next_applied_scale")
     if then is not None and then not in {row.used_scale for row in truth.rows(first, truth.last_step)}:
         yield f"a next scale of {then:g}, which no step had"
@@ -227,6 +236,12 @@ def _bad_losses(finding: Finding, truth: Truth) -> Iterator[str]:
     first, last = _span(finding)
     bad = [row for row in truth.rows(first, last) if not row.loss_is_finite]
     yield from _exactly(f"non-finite losses from {first} to {last}", _count(finding, "nonfinite_losses"), len(bad))
+    tensors, known = (
+        _count(finding, "nonfinite_tensors"),
+        {len(names) for row in bad for names in truth.bad_gradients(row)},
+    )
+    if tensors and tensors not in known:
+        yield f"{tensors} non-finite gradients, but there were {sorted(known)}"
     skipped = [row for row in bad if truth.is_skipped(row)]
     partly = _count(finding, "steps_partly_applied")
     yield from _exactly("such steps skipped", _count(finding, "steps_skipped") - partly, len(skipped))
@@ -241,6 +256,9 @@ def _bad_weights(finding: Finding, truth: Truth) -> Iterator[str]:
     last = _number(finding, "last_finite_step")
     if last is not None and any(row.bad_weights for row in truth.rows(int(last) - 1, int(last) - 1)):
         yield f"finite weights at step {last:.0f}, but some were not"
+    deduced = _count(finding, "skipped_losses_from")
+    if deduced and any(row.loss_is_finite for row in truth.rows(deduced, deduced)):
+        yield f"a loss that is not finite at step {deduced}, but it was"
     if count and not any(row.bad_weights for row in truth.rows(0, max(first, 0))) and first < opened - 1:
         yield f"weights with NaN or Inf since step {first}, but they were finite"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 SMALLEST_NORMAL = 2.0**-14
 """The smallest normal number of float16."""
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True):
         absmax: The largest |gradient| after backward, still scaled.
         tensors: Number of tensors with a gradient.
         elements, zeros, subnormals: Numbers of gradient elements; subnormals are those of float16.
-        moved: Norm of the change of the weights, as a share of their norm before.
+        moved: Norm of the change of the weights by optimizers, as a share of their norm before.
         cosine: Of the gradients and those of the step before.
         applied: Number of optimizers that changed their weights; a fused one may skip inside its step().
     """
@@ -129,22 +129,31 @@ class Recorder:
     def __init__(self, file: Path) -> None:
         self._file = file.open("ab", buffering=0)
         self._gradients: dict[str, Any] = {"gradients": "", "norms": []}
-        self._weights_before: torch.Tensor | None = None
+        self._model: torch.nn.Module | None = None
+        self._weights_before = torch.zeros(0)
+        self._moved = 0.0
         self._earlier: torch.Tensor | None = None
         self._present: torch.Tensor | None = None
         self._named = False
         self._applied = 0
+        register_optimizer_step_pre_hook(self._stepping)
         register_optimizer_step_post_hook(self._stepped)
+
+    def _stepping(self, _: torch.optim.Optimizer, __: Any, ___: Any) -> None:
+        if self._model is not None:
+            self._weights_before = _flat(self._model.parameters())
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets it for a fused optimizer
         self._applied += found_inf is None or not float(found_inf)
+        if self._model is not None:
+            after, before = _flat(self._model.parameters()), self._weights_before
+            share = float((after - before).norm() / before.norm()) if after.shape == before.shape else math.nan
+            self._moved = math.hypot(self._moved, share)
 
     def gradients(self, model: torch.nn.Module, scale: float) -> None:
         """Notes the gradients before they are unscaled. A closure does so once per evaluation."""
-        found = _gradients_of(model)
-        if self._weights_before is None:
-            self._weights_before = _flat(model.parameters())
+        found, self._model = _gradients_of(model), model
         norms = {name: float(gradient.float().norm()) for name, gradient in found.items()}
         self._present = _flat(found.values())
         sizes = self._present.abs()
@@ -182,20 +191,13 @@ class Recorder:
             bad_weights=_nonfinite(weights),
             bad_buffers=_nonfinite(dict(model.named_buffers())),
             bad_applied=_nonfinite(_gradients_of(model)),
-            moved=self._moved(model),
+            moved=self._moved,
             cosine=self._cosine(),
             applied=self._applied,
             **{**noted, "norms": [*noted["norms"], _norm(model)]},
         )
-        self._gradients, self._applied = {"gradients": "", "norms": []}, 0
+        self._gradients, self._applied, self._moved = {"gradients": "", "norms": []}, 0, 0.0
         self._file.write(msgspec.json.encode(row) + b"\n")
-
-    def _moved(self, model: torch.nn.Module) -> float | None:
-        """The share by which the weights have changed since the last call. The present ones are kept for the next."""
-        before, self._weights_before = self._weights_before, _flat(model.parameters())
-        if before is None or before.shape != self._weights_before.shape:
-            return None
-        return float((self._weights_before - before).norm() / before.norm())
 
     def _cosine(self) -> float | None:
         earlier, self._earlier, self._present = self._earlier, self._present, None

@@ -84,3 +84,19 @@ def test_a_step_whose_loss_alone_was_bad_may_have_been_applied() -> None:
     applied = {"first_step": 3, "opened_step": 3, "cause": "The training loss was NaN at step 3. The step was applied."}
     assert [] == wrong_statements(applied | {"verdict": "nonfinite-loss"}, truth, steps=True)
     assert wrong_statements(applied | {"verdict": "nonfinite-gradient"}, truth, steps=True)
+
+
+@pytest.mark.parametrize(("verdict", "begins"), [("scale-collapse", True), ("gradient-spike", False)])
+def test_an_overflow_before_the_fault_is_the_beginning_of_a_collapse(verdict: str, begins: bool) -> None:
+    rows = [Row(step, 1.0, 1.0, str(step), "", bad_gradients=["a"] * (step in (3, 4))) for step in range(6)]
+    truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]), symptom=4)
+    given = {"verdict": verdict, "first_step": 3, "opened_step": 4, "cause": ""}
+    assert begins == (not wrong_statements(given, truth, steps=True))
+
+
+def test_a_loss_that_jumps_in_the_twin_too_is_the_beginning_of_a_divergence() -> None:
+    rows = [Row(step, 20.0 if step > 2 else 2.0, 1.0, str(step), "") for step in range(6)]
+    truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]), symptom=5)
+    given = {"verdict": "diverged", "opened_step": 5, "cause": ""}
+    assert [] == wrong_statements({**given, "first_step": 3}, truth, steps=True)
+    assert wrong_statements({**given, "first_step": 2}, truth, steps=True)

@@ -158,9 +158,10 @@ def run(
     return done
 
 
-def as_module() -> SimpleNamespace:
+def as_module(imports: Sequence[str] = TRAINING) -> SimpleNamespace:
     """Returns what replaces the module `subprocess` in code that starts an interpreter which imports torch."""
-    return SimpleNamespace(**{**vars(subprocess), "Popen": Popen, "run": run})
+    replaced = {"Popen": functools.partial(Popen, imports=imports), "run": functools.partial(run, imports=imports)}
+    return SimpleNamespace(**{**vars(subprocess), **replaced})
 
 
 class _Server:

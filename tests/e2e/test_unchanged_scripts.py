@@ -104,12 +104,8 @@ def test_torchrun_that_starts_its_workers_again_is_one_run_with_four_streams(tmp
         f"if first: open({str(over)!r}, 'w').close(); time.sleep(60)\n"
     )
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", str(script)]
-    done = subprocess.run(
-        [sys.executable, "-m", "ammeter", "run", "--dir", str(tmp_path / "runs"), "--", sys.executable, *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "ammeter", "run", "--dir", str(tmp_path / "runs"), "--", sys.executable, *words]
+    done = forked.run(command, imports=forked.LAUNCH, levels=2, capture_output=True, timeout=120)
     assert 0 == done.returncode, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert 4 == len(journal.streams(folder))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import urllib.request
 import zipfile
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ LIBRARIES = Path(torch.__file__).parents[1]
 
 COMPILERS = ("cc", "gcc", "clang")
 SECONDS = 400
+NAMES = ("agent", "server")
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,28 @@ def make_environment(folder: Path) -> Environment:
     return environment
 
 
+def build_requirements(name: str) -> list[str]:
+    """Requirements that a distribution declares for its build."""
+    found: list[str] = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["build-system"]["requires"]
+    return found
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
-    """Both distributions, built by `python -m build` in an environment of its own."""
+    """Both distributions, built by `python -m build` in an environment with nothing but their build requirements."""
     folder = tmp_path_factory.mktemp("build")
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "builder")], check=True, timeout=SECONDS)
-    python = str(folder / "builder" / "bin" / "python")
-    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "build"]
+    builder = folder / "builder"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(builder)], check=True, timeout=SECONDS)
+    python = str(builder / "bin" / "python")
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check"]
+    command += ["build", *sorted({requirement for name in NAMES for requirement in build_requirements(name)})]
     installed = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     if installed.returncode:
         missing(f"the package `build` cannot be installed: {installed.stderr.strip()[-300:]}")
     found = {}
-    for name in ("agent", "server"):
+    for name in NAMES:
         made = folder / name
-        command = [python, "-m", "build", "--outdir", str(made), str(ROOT / name)]
+        command = [python, "-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT / name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
         (wheel,), (archive,) = made.glob("*.whl"), made.glob("*.tar.gz")

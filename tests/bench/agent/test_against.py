@@ -29,7 +29,8 @@ def test_the_order_of_the_sides_rotates_and_reverses() -> None:
     assert ["abc", "cba", "bca", "acb", "cab", "bac"] == rounds
 
 
-def test_a_checkout_whose_agent_fails_is_named_with_its_error(tmp_path: Path) -> None:
+def test_a_checkout_whose_agent_fails_is_named_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against, "subprocess", forked.as_module(forked.LAUNCH))  # each checkout imports its own agent
     package = tmp_path / "agent" / "ammeter"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('broken on purpose')")

@@ -1,4 +1,4 @@
-"""Records losses at calls of scale() and backward(), without any logging code."""
+"""Records losses at calls of scale(), backward() and torch.autograd.grad(), without any logging code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.origin.loss_origin import LossOrigin
+from ammeter.recording import returned_losses
+from ammeter.recording.loss_shares import own_scale
 from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
@@ -45,6 +47,7 @@ class Loss:
             [
                 *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
                 patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
+                patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
             ]
         )
 
@@ -54,6 +57,9 @@ class Loss:
             scale = row.raw.get("scaled_by")  # the program scaled the losses in a call that was not observed
             losses = self._session.losses
             caught = [loss.divided_by(scale.number()) for loss in caught] if scale else losses.unscaled(caught)
+            if not losses.are_of_backward:  # no gradients prove the program's own scale
+                scales = [own_scale(loss.parts) for loss in caught]
+                caught = [loss.divided_by(own) if own else loss for loss, own in zip(caught, scales, strict=True)]
             watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
                 id(optimizer) not in attempted for optimizer in watched.optimizers
@@ -71,6 +77,7 @@ class Loss:
         if scaler.is_enabled() and self._session.watched.owns(scaler):
             row = self._session.row
             row.raw["scaled"] = True
+            self._train_with_backward(row)
             self._record(row, args[1] if len(args) > 1 else kwargs.get("outputs"))
 
     def _after_scale(self, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
@@ -81,6 +88,7 @@ class Loss:
         if patch.inside_backward():
             return
         row, outputs = self._session.row, patch.outputs(args, kwargs)
+        self._train_with_backward(row)
         row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
         if not row.raw.get("scaled") and not any(id(output) in self._scaled_ids for output in _as_sequence(outputs)):
             self._record(row, outputs)
@@ -88,6 +96,31 @@ class Loss:
             self._scaled_ids.clear()
         if not self._session.watched.optimizers.at_most_one():
             self._states_before = self._gradients()
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Records the loss of a program that assigns its gradients itself."""
+        session = self._session
+        if session.losses.are_of_backward or patch.inside_backward():
+            return
+        loss = returned_losses.loss_of(args, kwargs, session.watched)
+        if loss is None:
+            return
+        row = session.row
+        row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
+        self._record(row, loss, returned_losses.CALL)
+        if returned_losses.is_transforming() or any(own_scale(caught.parts) for caught in row.raw.get("losses", ())):
+            session.fast_path.disable()  # which finishes rows in this call, and records no scale
+
+    def _train_with_backward(self, row: Row) -> None:
+        """Discards losses of torch.autograd.grad() when a program proves to train with backward().
+
+        Its other gradients are measurements, such as the norm of the gradient of one of its losses.
+        """
+        losses = self._session.losses
+        if not losses.are_of_backward:
+            losses.are_of_backward = True
+            row.raw.pop("losses", None)
+            row.raw.pop("micro_batches", None)
 
     def _after_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
         """Assigns the losses to the optimizers whose gradients this backward pass changed."""
@@ -103,16 +136,19 @@ class Loss:
         """Identity and version of one gradient of each optimizer."""
         return {id(optimizer): _state(optimizer) for optimizer in self._session.watched.optimizers}
 
-    def _record(self, row: Row, outputs: Any) -> None:
+    def _record(self, row: Row, outputs: Any, call: str = "") -> None:
         """Records a loss. Several outputs are one loss, their sum.
 
         Only the first evaluation of a closure counts: later ones do not belong to the step's own weights.
+
+        Args:
+            call: the call that receives the loss, if it is neither backward() nor scale().
         """
         closure = self._session.closure
         roots = _as_sequence(outputs)
         if not all(_is_number(root) for root in roots) or (closure.optimizer is not None and closure.reevaluated):
             return
-        values = [async_copy.of(root) for root in roots]
+        values = [async_copy.of(returned_losses.value_of(root) if call else root) for root in roots]
         for value in values:
             row.later("loss", value)
         parts = tuple(part for root in roots for part in summands(root)) if len(roots) > 1 else summands(roots[0])
@@ -121,7 +157,7 @@ class Loss:
         if all(value.on_host for value in values):
             self._compare(caught.number())
             if not math.isfinite(caught.number()):
-                self._search_origin(roots, caught.place)
+                self._search_origin(roots, caught.place, call)
         for constant in [constant for part in parts for constant in part.transfers()]:
             row.wait_for(constant)
 

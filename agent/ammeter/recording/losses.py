@@ -68,11 +68,17 @@ Group = tuple[Key, list[BackwardLoss]]
 
 
 class Losses:
-    """Computes the loss columns of each step of a run; steps arrive in order."""
+    """Computes the loss columns of each step of a run; steps arrive in order.
+
+    Attributes:
+        are_of_backward: whether the program has called backward() or scale(). Until then, the losses that it passes to
+            torch.autograd.grad() are those of its steps.
+    """
 
     def __init__(self, columns: StreamColumns, own_scale: OwnScale) -> None:
         self._columns = columns
         self._own_scale = own_scale
+        self.are_of_backward = False
         self._accumulated = 0.0
         """The number of micro-batches that losses are divided by; 0 where they are not."""
         self._named = False

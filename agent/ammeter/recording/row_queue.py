@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ammeter.recording.returned_losses import is_transforming
 from ammeter.recording.row import Row
 from ammeter.wire.frames import Event, Frame, Lost, Steps
 
@@ -102,9 +103,12 @@ class RowQueue:
             self._session.journal.append(*frames)
 
     def encode_ready(self) -> list[Frame]:
-        """Encodes the rows that are ready. Non-finite values are data and cause no numpy warning."""
+        """Encodes the rows that are ready. Non-finite values are data and cause no numpy warning.
+
+        No row is finished inside torch.func.grad(), where the probes could read no tensor.
+        """
         frames: list[Frame] = []
-        if self._closed:
+        if self._closed and not is_transforming():
             with np.errstate(all="ignore"):
                 while (row := self._next()) is not None:
                     self._encode(row, frames)

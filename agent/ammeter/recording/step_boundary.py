@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.recording import returned_losses
 from ammeter.recording.own_scale import Reset
 from ammeter.recording.unobserved.scaler import UnobservedScaler
 from ammeter.torch_hooks import optimizer_steps, patch
@@ -62,6 +63,7 @@ class Boundary:
                 patch.backward(before=guard(self._backward), after=guard(self._after_backward)),
                 optimizer_steps.before(session.guard("boundary")(self._optimizer_steps)),
                 optimizer_steps.after(guard(self._optimizer_stepped)),
+                patch.function(torch.autograd, "grad", before=guard(self._grad)),
                 *patch.methods(optimizers, "zero_grad", before=guard(self._zero_grad)),
                 *patch.methods(scalers, "scale", before=guard(self._scale)),
                 *patch.methods(scalers, "unscale_", before=guard(self._optimizer_call)),
@@ -102,6 +104,15 @@ class Boundary:
         self._rows.begin_step()
         if self._inside is not None and not is_inner:
             self._session.closure.begin_backward()
+
+    def _grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begins a step at the loss of a program that never calls backward()."""
+        if self._session.losses.are_of_backward or patch.inside_backward():
+            return
+        if returned_losses.loss_of(args, kwargs, self._watched) is not None:
+            self._find_unobserved()
+            self._close_if_complete()
+            self._rows.begin_step()
 
     def _after_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
         if patch.inside_backward():

@@ -30,12 +30,13 @@ class LossOrigin:
         self._searches = 0
         self._last = -REPEAT_STEPS
 
-    def search(self, losses: Sequence[torch.Tensor], place: call_site.Place) -> None:
+    def search(self, losses: Sequence[torch.Tensor], place: call_site.Place, call: str = "") -> None:
         """Searches the graphs of losses on the host.
 
         Args:
-            losses: the tensors that backward() or scale() receives.
+            losses: the tensors that backward() or scale() receives, or another call.
             place: the line of that call.
+            call: the name of another call.
         """
         row = self._session.row
         if "loss_origin" in row.raw or not self._is_due(row.step):
@@ -44,7 +45,8 @@ class LossOrigin:
         self._last = row.step
         found = unseen(lambda: self._found(losses), losses)
         if found is not None:
-            row.raw["loss_origin"] = found | {"caller": call_site.line_at(place) or call_site.name_of(place)}
+            line = call_site.line_at(place) or call_site.name_of(place)
+            row.raw["loss_origin"] = found | {"caller": line} | ({"call": call} if call else {})
 
     def _found(self, losses: Sequence[torch.Tensor]) -> dict[str, Any] | None:
         root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import OptState
 
+from ammeter.recording import returned_losses
 from ammeter.recording.fast_path.steps import FastStep
 from ammeter.recording.losses import BackwardLoss
 from ammeter.recording.row import Row
@@ -53,8 +54,12 @@ class Callbacks:
         backward = patch.backward(before=guard(self._backward))
         stepping = optimizer_steps.before(guard(self._stepping, any_thread=True))
         self._at_clip, self._at_backward, self._at_step = (handle.hook_point for handle in (clip, backward, stepping))
-        self._without_scaler = Group([backward])
+        grad = patch.function(torch.autograd, "grad", before=guard(self._grad))
+        first_backward = patch.backward(before=guard(self._first_backward))
+        self._at_grad = grad.hook_point
+        self._without_scaler, self._without_backward = Group([backward]), Group([grad, first_backward])
         self._without_scaler.pause()
+        self._without_backward.pause()
         handles = [
             clip,
             stepping,
@@ -63,7 +68,7 @@ class Callbacks:
         ]
         self._group = Group(handles)
         self._group.pause()
-        return [*handles, backward]
+        return [*handles, backward, grad, first_backward]
 
     def begin(self, now: float) -> None:
         """Activates the callbacks for the step that began now, in seconds of perf_counter."""
@@ -73,7 +78,9 @@ class Callbacks:
         scaler = next((scaler for scaler in watched.scalers if scaler.is_enabled()), None)
         self._scaler = _none if scaler is None else weakref.ref(scaler)
         self._group.resume()
-        if scaler is None:  # with a scaler, scale() receives the loss
+        if not self._session.losses.are_of_backward:
+            self._without_backward.resume()
+        elif scaler is None:  # with a scaler, scale() receives the loss
             self._without_scaler.resume()
         self._buffer.begin(self._ids, perf_counter())
         self._previous = now
@@ -87,6 +94,7 @@ class Callbacks:
         """Writes all steps to the session's rows; returns when the open step began."""
         self._group.pause()
         self._without_scaler.pause()
+        self._without_backward.pause()
         self._buffer.drain()
         self._fast_path.apply(self._session.row, self._step, is_open=True)
         return self._previous
@@ -108,17 +116,35 @@ class Callbacks:
         return True
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if patch.inside_backward():
-            return
-        if self._session.row.stepped and not self._continues():
+        if not patch.inside_backward():
+            root = patch.outputs(args, kwargs)
+            self._differentiates(root, self._at_backward, args, kwargs)
+
+    def _first_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leaves the fast path at the first backward() of a program whose losses torch.autograd.grad() received."""
+        if not patch.inside_backward():
             self._replay(self._at_backward, args, kwargs)
+
+    def _grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        root = None if patch.inside_backward() else returned_losses.loss_of(args, kwargs, self._session.watched)
+        if root is not None:
+            self._differentiates(root, self._at_grad, args, kwargs)
+
+    def _differentiates(self, root: Any, hook_point: HookPoint, *call: Any) -> None:
+        """Records the loss of a backward pass.
+
+        Args:
+            hook_point: where the full callbacks receive this call.
+            call: its args and kwargs.
+        """
+        if self._session.row.stepped and not self._continues():
+            self._replay(hook_point, *call)
             return
         step, self._session.working = self._step, True
-        root = patch.outputs(args, kwargs)
         loss = async_copy.known(root)
         if loss is None or loss - loss != 0 or self._jumps(loss):
             step.passes = step.backwards + 1
-            self._fault(loss, self._at_backward, args, kwargs)
+            self._fault(loss, hook_point, *call)
             return
         step.losses.append(BackwardLoss((async_copy.number(loss),), summands(root), call_site.place()))
         step.backwards += 1

@@ -48,7 +48,7 @@ def _conclude(state: State) -> Finding:
 
 def _cause(origin: NonfiniteOrigin) -> str:
     op = f" ({origin.op})" if origin.op else ""
-    line = f" {origin.caller} passed that loss on to backward()." if origin.caller else ""
+    line = f" {origin.caller} passed that loss on to {origin.call}." if origin.caller else ""
     return (
         f"At step {origin.step} a loss{op} is a mean over no targets: each target of its batch is ignored, masked or"
         f" has a class weight of zero, or the batch is empty. The mean divides 0 by 0, which is NaN.{line}"

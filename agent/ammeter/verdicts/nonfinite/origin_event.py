@@ -36,6 +36,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         read: Whether inputs and outputs were read. False if the origin was deduced from the gradients.
         behind: The last module with weights before the operator, if there is none between it and the loss.
         caller: The line that passed the loss to backward() or scale(), if its graph showed the origin.
+        call: The call that received the loss on that line.
         reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, or nothing.
     """
 
@@ -58,6 +59,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     behind: str = ""
     caller: str = ""
     reason: str = ""
+    call: str = "backward()"
 
     @property
     def is_first(self) -> bool:
@@ -104,7 +106,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
         if self.kind == "forward" and self.is_first:
             most = f", from inputs of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
-            line = f" {self.caller} passed the loss on to backward()." if self.behind else ""
+            line = f" {self.caller} passed the loss on to {self.call}." if self.behind else ""
             if self.reason == "constant":
                 most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
                 return (
@@ -153,6 +155,7 @@ def of_event(event: Event) -> NonfiniteOrigin:
         behind=_text(data, "behind"),
         caller=_text(data, "caller"),
         reason=_text(data, "reason"),
+        call=_text(data, "call") or "backward()",
     )
 
 

@@ -41,6 +41,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     resumed: int = -1
     """First applied step after the collapse. `resumed_scale` is its scale."""
     resumed_scale: float = math.nan
+    own: bool = False
+    """Whether the program scales its loss itself, without a GradScaler."""
 
     @property
     def constant(self) -> bool:

@@ -65,6 +65,9 @@ def _outlook(state: State) -> str:
     """Describes the effect of a further falling scale."""
     if state.constant or state.resumed >= 0:
         return ""
+    if state.own:
+        when = f"After {wording.count(state.steps_left, 'more skipped step')}" if state.steps_left else "Now"
+        return f" {when} 1/scale is infinite in float32, and gradients multiplied by it become NaN."
     if state.steps_left:
         return (
             f" After {wording.count(state.steps_left, 'more skipped step')} 1/scale becomes infinite, and unscale_"
@@ -88,7 +91,8 @@ def fix(state: State) -> str:
     )
     if state.resumed >= 0:
         return (
-            f"Run one batch of the steps from {first} to {opened.last} with GradScaler(init_scale=1). If its gradients"
+            f"Run one batch of the steps from {first} to {opened.last} with"
+            f" {'a loss scale of 1' if state.own else 'GradScaler(init_scale=1)'}. If its gradients"
             f" are finite, it was an overflow and the lower scale is right; if not, {repair}."
         )
     if state.lowest > MIN_USEFUL_SCALE:
@@ -102,11 +106,15 @@ def fix(state: State) -> str:
 def _restart(state: State) -> str:
     first = state.opened.first
     if state.weights_nonfinite >= first or not state.steps_left:
-        return f"Restore {wording.earlier(first)} and continue with a new GradScaler."
+        return f"Restore {wording.earlier(first)} and continue with {_new_scaler(state)}."
     if state.partly_applied:
         return (
-            f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use a new"
-            " GradScaler."
+            f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use"
+            f" {_new_scaler(state)}."
         )
     before = f", or from {wording.earlier(first)}" if first > 0 else ""
-    return f"The skipped steps changed no weight: continue from the current weights{before}, with a new GradScaler."
+    return f"The skipped steps changed no weight: continue from the current weights{before}, with {_new_scaler(state)}."
+
+
+def _new_scaler(state: State) -> str:
+    return "a new loss scale" if state.own else "a new GradScaler"

@@ -116,6 +116,8 @@ def _applied(state: State, step: int, scale: float) -> State:
 
 
 def _event(state: State, event: Event) -> State:
+    if event.name == "scaler.seen":
+        return replace(state, own=True) if event.data.get("own") else state
     if event.name == "weights.nonfinite":
         return replace(state, weights_nonfinite=event.step)
     known = state.frontier.step >= state.first_skip and state.frontier.count
@@ -162,7 +164,7 @@ VERDICT = Verdict(
     title="The loss scale collapses",
     question="Is every step skipped although the loss scale falls?",
     columns=("skipped", "applied", "scale", "grad.norm", "grad.infs"),
-    events=("gradient.nonfinite", "weights.nonfinite"),
+    events=("gradient.nonfinite", "weights.nonfinite", "scaler.seen"),
     state=State,
     judge=judge,
     explains=(

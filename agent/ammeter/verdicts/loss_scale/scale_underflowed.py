@@ -34,13 +34,17 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     recovered: int = 0
     weight: str = ""
     """A weight with NaN or Inf that was read after such a step was applied."""
+    own: bool = False
+    """Whether the program scales its loss itself, without a GradScaler."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("weights.nonfinite"):
+    for part in view.parts("weights.nonfinite", "scaler.seen"):
         if isinstance(part, View):
             state = _rows(state, part) if len(part) else state
+        elif isinstance(part, Event) and part.name == "scaler.seen":
+            state = replace(state, own=True) if part.data.get("own") else state
         elif isinstance(part, Event) and state.opened.active and state.applied:
             tensors = part.data.get("tensors") or ["a weight"]
             state = replace(state, weight=state.weight or str(tensors[0])[:MAX_NAME_CHARS])
@@ -81,9 +85,9 @@ def _conclude(state: State) -> Finding:
         severity="page",
         title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
         cause=_cause(state),
-        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new GradScaler; do not load"
-        " this scaler's state. Then find out why the scale fell: either step after step was skipped, or the program"
-        " set it.",
+        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new"
+        f" {'loss scale' if state.own else 'GradScaler'}; do not load this scaler's state. Then find out why the scale"
+        " fell: either step after step was skipped, or the program set it.",
         evidence=_evidence(state),
         **lifecycle_fields(opened),
     )
@@ -100,9 +104,14 @@ def _cause(state: State) -> str:
         if state.applied
         else " So far no such step was applied; an applied one would write NaN or Inf into the weights."
     )
+    effect = (
+        ": gradients multiplied by it become Inf and NaN, and a check for Inf before that finds none."
+        if state.own
+        else " and unscale_ turns finite gradients into Inf and NaN. GradScaler checks for Inf before that and does not"
+        " skip the step."
+    )
     return (
-        f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32 and unscale_"
-        " turns finite gradients into Inf and NaN. GradScaler checks for Inf before that and does not skip the step."
+        f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32{effect}"
         f" The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}"
     )
 
@@ -122,7 +131,7 @@ VERDICT = Verdict(
     title="The loss scale underflowed",
     question="Is the loss scale so small that its inverse is infinite?",
     columns=("scale", "applied"),
-    events=("weights.nonfinite",),
+    events=("weights.nonfinite", "scaler.seen"),
     state=State,
     judge=judge,
     explains=("nonfinite-weights", "nonfinite-gradient", "nonfinite-loss", "scale-collapse", "gradient-underflow"),

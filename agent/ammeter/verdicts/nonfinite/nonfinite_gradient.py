@@ -132,7 +132,7 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
         if state.opened.active:  # the pending step is one of those
             state = replace(state, uncounted=state.uncounted - 1)
         state = open_episode(state, state.pending_step, state.frontier, unprotected=False, certain_at=step)
-        state = replace(state, opened=state.opened.until(state.last_skip))
+        state = replace(state, opened=state.opened.until(max(state.last_skip, state.opened.last)))
     if state.opened.active:
         state = replace(state, after=scale) if math.isnan(state.after) else state
     elif state.series:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
@@ -32,6 +34,13 @@ def test_the_fifth_skip_in_a_row_pages() -> None:
     assert 65536 == finding.evidence["scale_from"]
     assert 4096 == finding.evidence["scale_to"]
     assert 5 == finding.evidence["skipped_steps"]
+
+
+@pytest.mark.parametrize(("skips", "when"), [(5, "After 139 more skipped steps"), (145, "Now")])
+def test_the_words_on_a_scaler_of_the_program_do_not_mention_grad_scaler(skips: int, when: str) -> None:
+    finding = found(collapse(warm().event("scaler.seen", own=True, enabled=True, scale=65536.0), skips))
+    assert f"{when} 1/scale is infinite in float32, and gradients multiplied by it become NaN." in finding.cause
+    assert "GradScaler" not in finding.cause + finding.fix
 
 
 def test_it_says_how_many_steps_are_left_until_the_inverse_of_the_scale_is_infinite() -> None:

@@ -44,6 +44,12 @@ def test_a_small_scale_that_has_an_inverse_keeps_it_silent(scale: float) -> None
     assert "scale-underflowed" not in findings(warm(40).good(scale).good(scale))
 
 
+def test_the_words_on_a_scaler_of_the_program_do_not_mention_grad_scaler() -> None:
+    finding = found(warm(40).event("scaler.seen", own=True, enabled=True, scale=65536.0).bad(2.0**-129, last=5))
+    assert "1/scale is Inf in float32: gradients multiplied by it become Inf and NaN" in finding.cause
+    assert "GradScaler" not in finding.cause + finding.fix
+
+
 def test_without_a_scaler_it_is_silent() -> None:
     assert {} == findings(warm(40, scale=None))
 

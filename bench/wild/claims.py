@@ -24,6 +24,7 @@ _LOSS_OF_STEP = re.compile(r"\(step (\d+): ([-\d.e+]+)\)")
 _LOSS_OF_SPIKE = re.compile(r"At step (\d+) the norm .* The loss\b[^.]*? was ([-\d.e+]+) at that step")
 _ONLY_RANK = re.compile(r"rank (\d+) is the only one of")
 _FOLLOWED = re.compile(r"Rank (\d+) followed at step (\d+)")
+_GRAD_SCALER = re.compile(r"\bGradScaler (skipped|often skips|checks|raises|rejects|does not skip)")
 _HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
 
 LOSS_TOLERANCE = 0.02
@@ -42,7 +43,14 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, loss
         steps: Whether its steps are those of the recording.
         losses: Whether the recording has the whole loss of each step, and not that of a micro-batch.
     """
-    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [_names, _scales, _weights, _bad_weight, _dtype]
+    checks: list[Callable[[dict[str, Any], Truth], Iterator[str]]] = [
+        _names,
+        _scales,
+        _weights,
+        _bad_weight,
+        _dtype,
+        _grad_scaler,
+    ]
     if steps and truth.recording.rows:
         checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss, _other_ranks]
         checks += [_loss_values] if losses else []
@@ -178,6 +186,13 @@ def _dtype(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     """An overflow of float16 in a program without it."""
     if "overflowed float16" in finding["cause"] and not _HALF.search(truth.program.text):
         yield "an overflow of float16, which the program does not use"
+
+
+def _grad_scaler(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
+    """An action of GradScaler in a program without one."""
+    for action in _GRAD_SCALER.findall(finding["cause"]):
+        if "GradScaler" not in truth.program.text:
+            yield f"GradScaler {action}, but the program has none"
 
 
 def _weights(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

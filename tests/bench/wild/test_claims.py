@@ -15,7 +15,7 @@ ROWS = [
     Row(step, None if step == 12 else 1.0, 1024.0, str(min(step, 10)), "", bad_gradients=["a.weight"] * (step > 10))
     for step in range(20)
 ]
-PROGRAM = Program("first\n\nthird\n", "", frozenset({3}), "a", 10, 0)
+PROGRAM = Program("GradScaler()\n\nthird\n", "", frozenset({3}), "a", 10, 0)
 TRUTH = Truth(PROGRAM, Recording(ROWS, 0, [], "", ["a", "a.weight", "b"]), 11, "a")
 
 
@@ -100,3 +100,9 @@ def test_a_loss_that_jumps_in_the_twin_too_is_the_beginning_of_a_divergence() ->
     given = {"verdict": "diverged", "opened_step": 5, "cause": ""}
     assert [] == wrong_statements({**given, "first_step": 3}, truth, steps=True)
     assert wrong_statements({**given, "first_step": 2}, truth, steps=True)
+
+
+def test_a_program_without_grad_scaler_has_no_step_that_it_skipped() -> None:
+    truth = Truth(Program("step()\n", "", frozenset(), "", 10, 0), Recording(ROWS, 0, [], "", []))
+    (wrong,) = wrong_statements(finding("GradScaler skipped that step."), truth, steps=True)
+    assert "GradScaler skipped, but the program has none" in wrong

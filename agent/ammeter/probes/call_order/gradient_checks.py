@@ -28,6 +28,19 @@ A reset through .data.zero_() does not change the version of a gradient. A small
 """
 
 
+MAX_SAMPLED_ELEMENTS = 16
+MAX_SAMPLES = 64
+"""Elements of each sampled gradient that are compared before a step past the scaler, and number of such samples."""
+
+MIN_SCALE = 256.0
+MAX_CHANGE = 16.0
+"""Gradients whose typical element a program has changed by no more than this factor are not divided by such a scale."""
+
+UNIFORM_SHARE = 0.9
+KEPT_SHARE = 0.25
+"""Shares of the elements. A division, a clip or a normalization changes all of them by one factor."""
+
+
 class PastScaler(NamedTuple):
     """A step without the scaler on gradients of a scaled loss, which the program had changed after backward().
 
@@ -50,6 +63,9 @@ class GradientChecks:
         self._ledger = ledger
         self._checked: dict[int, int] = {}
         self._past: PastScaler | None = None
+        self._candidates: set[int] = set()
+        """ids of the accounts whose optimizer has stepped past the scaler on changed gradients."""
+        self._samples = 0
 
     def loss_not_scaled(self, account: OptimizerGradients, scaler: Any) -> None:
         """Reports that the scaler unscales gradients of a loss that was not scaled."""
@@ -113,6 +129,22 @@ class GradientChecks:
         scaler = self._scaler_of(account)
         name = name_of(account.optimizer())
         self._past = PastScaler(self._session.row.step, name, scaler, call_site.place())
+        self._candidates.add(id(account))
+        received = None if account.produced is None else _sampled(account.parameters())
+        if received is not None and scaler is not None and not _unscales(scaler, account.optimizer()):
+            self._events.emit_once(
+                "usage.gradients_not_unscaled",
+                confirm=lambda data: data["scale"] >= MIN_SCALE and 1 / MAX_CHANGE <= data["ratio"] <= MAX_CHANGE,
+                optimizer=name,
+                scale=scale_of(scaler),
+                ratio=_change(account.produced, received),
+            )
+
+    def sample(self, account: OptimizerGradients) -> None:
+        """Samples scaled gradients after backward(), if their optimizer may step past the scaler."""
+        if id(account) in self._candidates and self._samples < MAX_SAMPLES:
+            self._samples += 1
+            account.record(produced=_sampled(account.parameters()))
 
     def stepped_past_scaler(self) -> bool:
         """Reports the noted step, after update() has raised an error because the scaler checked no gradients.
@@ -181,3 +213,40 @@ def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
 
 def _largest_element(grad: torch.Tensor) -> torch.Tensor:
     return grad.flatten()[:MAX_READ_ELEMENTS].abs().max().float().nan_to_num(nan=math.inf)
+
+
+def _sampled(parameters: list[torch.Tensor]) -> torch.Tensor | None:
+    """The absolute values of a few elements of the gradients on one device."""
+    grads = [grad for parameter in parameters[:MAX_READ_GRADIENTS] if (grad := gradient(parameter)) is not None]
+    near = [grad for grad in grads if grad.device == grads[0].device]
+    if not near:
+        return None
+    return unseen(lambda: torch.cat([grad.flatten()[:MAX_SAMPLED_ELEMENTS].abs().float() for grad in near]), near)
+
+
+def _change(produced: torch.Tensor | None, received: torch.Tensor) -> torch.Tensor:
+    """The typical ratio of received to produced elements.
+
+    It is NaN for a change that may replace a division by the scale: all elements have one ratio other than 1, or one
+    absolute value, as after sign().
+    """
+    if produced is None or produced.shape != received.shape or produced.device != received.device:
+        return torch.full((), math.nan)
+    return unseen(lambda: _typical(produced, received), (produced, received))
+
+
+def _typical(produced: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
+    ratios = received / produced
+    ratios = torch.where(ratios.isfinite() & (received > 0), ratios, math.nan)
+    known = ratios.isfinite().sum()
+    middle = ratios.nanmedian()
+    size = torch.where(received > 0, received, math.nan).nanmedian()
+
+    def share(numbers: torch.Tensor, number: Any, tolerance: float) -> torch.Tensor:
+        is_near: torch.Tensor = (numbers - number).abs() <= tolerance * number
+        return is_near.sum() / known
+
+    is_one_factor = share(ratios, middle, 0.01) >= UNIFORM_SHARE
+    is_kept = share(ratios, 1.0, 0.001) >= KEPT_SHARE
+    is_flat = share(received, size, 0.01) >= UNIFORM_SHARE
+    return torch.where((is_one_factor & ~is_kept) | is_flat, math.nan, middle)

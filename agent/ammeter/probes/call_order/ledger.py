@@ -45,6 +45,7 @@ class OptimizerGradients:
         outcome: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
         leftover: largest element of used gradients just before backward() adds to them.
         added_line: line of the backward() that adds to them.
+        produced: sampled elements after the last backward(), if the optimizer has stepped past the scaler before.
         stale: whether backward() has added to used gradients.
         marks: the scale() calls that the gradients are multiplied by.
         unscaled_line: line of a backward() on a loss that was not scaled.
@@ -64,6 +65,7 @@ class OptimizerGradients:
             "float16_line",
             "leftover",
             "marks",
+            "produced",
         ),
         *("optimizer", "outcome", "own", "samples", "scale", "scaler", "seen", "stale", "steps", "unscaled_line"),
         "update_line",
@@ -98,6 +100,7 @@ class OptimizerGradients:
             self._has_details = False
             self.leftover: Any = None
             self.scale: Any = None
+            self.produced: torch.Tensor | None = None
             self.unscaled_line = self.float16_line = self.update_line = self.added_line = ""
 
     def record(self, **details: Any) -> None:
@@ -106,6 +109,7 @@ class OptimizerGradients:
         self.leftover = details.get("leftover", self.leftover)
         self.added_line = details.get("added_line", self.added_line)
         self.scale = details.get("scale", self.scale)
+        self.produced = details.get("produced", self.produced)
         self.unscaled_line = details.get("unscaled_line", self.unscaled_line)
         self.float16_line = details.get("float16_line", self.float16_line)
         self.update_line = details.get("update_line", self.update_line)

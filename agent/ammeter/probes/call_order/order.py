@@ -98,6 +98,8 @@ class Order:
                 continue
             origin = origin or self._origin_of(args, kwargs)
             account.add(origin.marks, now)
+            if account.marks:
+                self._checks.sample(account)
             if self._root is None or account.attempted == step:
                 self._record_origin(account, origin, args, kwargs)
         self._returned.clear()

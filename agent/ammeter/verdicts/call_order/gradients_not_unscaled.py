@@ -18,6 +18,16 @@ def _past_update(call: str, times: str) -> str:
     )
 
 
+def _changed(call: str, times: str, ratio: float) -> str:
+    """Returns the cause if the program had changed the gradients between backward() and the step."""
+    return (
+        f"{call} was called directly instead of through scaler.step(). The program had changed the gradients before it,"
+        f" but not divided them by the loss scale: their typical element was {ratio:.2g} times the one that backward()"
+        f" had left, which is multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them,"
+        " which hides the mistake. Neither skips a step with NaN or Inf."
+    )
+
+
 def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     name = data.get("optimizer") or "optimizer"
@@ -35,6 +45,8 @@ def _conclude(state: SingleEventState) -> Finding:
         if own
         else _past_update(call, times)
         if data.get("raises")
+        else _changed(call, times, float(data["ratio"]))
+        if data.get("ratio") is not None
         else f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
         f" still multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them, which hides"
         " the mistake. Neither skips a step with NaN or Inf.",

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests import forked
 from tests.agent.programs import Ended, end_group
@@ -84,12 +85,13 @@ def run(
     watched: bool,
     seconds: float = 60,
     settings: Mapping[str, str] | None = None,
+    levels: int = 0,
     **environment: str,
 ) -> Ended:
     """Runs a program to its end, its journal in folder/ammeter.
 
     Its output goes to files: a process that it leaves behind may hold them open.
-    settings: variables that an interpreter reads at its start.
+    settings: variables that an interpreter reads at its start. levels: 1 if its Python children are forks, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
@@ -105,6 +107,7 @@ def run(
             env=variables,
             start_new_session=True,
             settings=settings,
+            levels=levels,
         )
     try:
         process.wait(seconds)
@@ -153,11 +156,15 @@ def _without_us(err: str) -> list[str]:
 
 
 def twins(
-    body: str, folder: Path, seconds: float = 60, settings: Mapping[str, str] | None = None, **environment: str
+    body: str,
+    folder: Path,
+    seconds: float = 60,
+    settings: Mapping[str, str] | None = None,
+    levels: int = 0,
+    **environment: str,
 ) -> Twins:
     """A program that says bits() of what it trained; `watch` is ammeter's in the one, and does nothing in the other."""
-    bare = run(
-        body, folder / "bare", watched=False, seconds=seconds, settings=settings, AMMETER_DISABLE="1", **environment
-    )
-    watched = run(body, folder / "watched", watched=True, seconds=seconds, settings=settings, **environment)
+    options: Any = {"seconds": seconds, "settings": settings, "levels": levels, **environment}
+    bare = run(body, folder / "bare", watched=False, AMMETER_DISABLE="1", **options)
+    watched = run(body, folder / "watched", watched=True, **options)
     return Twins(bare, watched)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,12 +83,12 @@ class Ended:
         return only
 
 
-def start(body: str, folder: Path, *, begin: str = BEGIN, **environment: str) -> Program:
+def start(body: str, folder: Path, *, begin: str = BEGIN, levels: int = 0, **environment: str) -> Program:
     """Starts the program in a process group of its own; `folder` gets its script and its journal.
 
-    It is a fork of a process that has imported torch.
+    It is a fork of a process that has imported torch. levels: 1 if its Python children are forks, too.
     """
-    return _start(forked.Popen, begin + textwrap.dedent(body), folder, environment)
+    return _start(functools.partial(forked.Popen, levels=levels), begin + textwrap.dedent(body), folder, environment)
 
 
 def start_fresh(body: str, folder: Path, *, begin: str = BEGIN, **environment: str) -> Program:
@@ -94,7 +96,9 @@ def start_fresh(body: str, folder: Path, *, begin: str = BEGIN, **environment: s
     return _start(subprocess.Popen, begin + textwrap.dedent(body), folder, environment)
 
 
-def _start(popen: type[subprocess.Popen[str]], body: str, folder: Path, environment: dict[str, str]) -> Program:
+def _start(
+    popen: Callable[..., subprocess.Popen[str]], body: str, folder: Path, environment: dict[str, str]
+) -> Program:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
     script.write_text(body)

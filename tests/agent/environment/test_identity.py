@@ -4,6 +4,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed
@@ -132,7 +133,12 @@ def test_two_ranks_agree_on_one_run_although_the_first_does_not_wait_for_the_sec
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "SEEN": str(tmp_path / "seen")}
+    environment: Any = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "SEEN": str(tmp_path / "seen"),
+    }
     begin = programs.BEGIN.replace("run = ammeter.watch(model, optimizer)\n", "")
     started = [
         programs.start(RANK, tmp_path / str(rank), begin=begin, RANK=str(rank), **environment) for rank in range(2)

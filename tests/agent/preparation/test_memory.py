@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -17,6 +16,7 @@ from ammeter.preparation.contents import Contents
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.observer import observer
 from ammeter.report.diagnosis import diagnose
+from tests import forked
 from tests.agent.preparation.resumed_run import ALL, resumed, saved
 from tests.ranks import without_settings
 
@@ -47,10 +47,10 @@ if not words:
 
 
 def run_program(folder: Path, *words: str) -> None:
-    """Runs the program in an interpreter that has not imported ammeter."""
+    """Runs the program in a process that has not imported ammeter."""
     environment = {**without_settings(), "AMMETER_DIR": str(folder / "runs")}
     command = [sys.executable, str(folder / "program.py"), *words]
-    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=120)
+    forked.run(command, imports=forked.LAUNCH, env=environment, cwd=folder, check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

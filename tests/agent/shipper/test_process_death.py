@@ -83,7 +83,7 @@ def by(finding: Finding) -> tuple[str, str, str]:
 def test_sigterm_names_who_sent_it(
     expected: str, environment: dict[str, Any], signals: list[str], tmp_path: Path
 ) -> None:
-    program = launch(WAITS, tmp_path, fresh=True, **environment)
+    program = launch(WAITS, tmp_path, **environment)
     pid(program)
     for name in signals:
         os.kill(program.process.pid, getattr(signal, f"SIG{name}"))
@@ -94,7 +94,7 @@ def test_sigterm_names_who_sent_it(
 
 
 def test_a_process_that_did_not_end_at_sigterm_and_was_killed_was_told_to_end(tmp_path: Path) -> None:
-    program = launch(STAYS, tmp_path, fresh=True)
+    program = launch(STAYS, tmp_path)
     script = pid(program)
     os.kill(program.process.pid, signal.SIGTERM)
     time.sleep(0.5)
@@ -105,13 +105,13 @@ def test_a_process_that_did_not_end_at_sigterm_and_was_killed_was_told_to_end(tm
 
 
 def test_sigkill_alone_is_no_want_of_memory(tmp_path: Path) -> None:
-    program = launch(WAITS, tmp_path, fresh=True)
+    program = launch(WAITS, tmp_path)
     os.kill(pid(program), signal.SIGKILL)
     assert ("run-lost", "page", "sigkill") == by(found(program))
 
 
 def test_an_error_for_want_of_memory_is_one(tmp_path: Path) -> None:
-    finding = found(launch(STEPS + "torch.empty(10**15)", tmp_path, fresh=True))
+    finding = found(launch(STEPS + "torch.empty(10**15)", tmp_path))
     assert ("run-lost", "ticket", "process-memory") == by(finding)
     assert "DefaultCPUAllocator" in finding.cause
 

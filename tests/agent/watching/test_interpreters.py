@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 
 def test_a_watched_model_optimizer_and_scaler_go_to_a_spawned_process(tmp_path: Path) -> None:
-    both = twins(SPAWNS, tmp_path)
+    both = twins(SPAWNS, tmp_path, levels=1)
     assert [] == both.extra_lines()
     assert 0 == both.watched.code
     assert [0, 1] == steps(both.watched.stream())

@@ -104,8 +104,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     def get(name: str) -> Ended:
         while name not in done:
             for other in names:
-                begin, body = wanted[other]
-                started[other] = programs.start(body, folder / other.replace(" ", "-"), begin=begin)
+                (begin, body), levels = wanted[other], int(other == "spawns children")
+                started[other] = programs.start(body, folder / other.replace(" ", "-"), begin=begin, levels=levels)
                 if len(started) == 2:
                     break
             first = name if name in started else next(iter(started))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from bench.wild import ablation, runner
 from bench.wild.ablation import HOOKS
 from bench.wild.recipe import Recipe
 from bench.wild.runner import Case, Measure
+from tests import forked
+from tests.ranks import without_settings
 
 EVERYTHING = """
 import json
@@ -42,9 +43,11 @@ ALSO_PATCHED = r"\w+\.__call__"
 
 def patched(folder: Path, without: str) -> tuple[list[str], list[str], int]:
     """Names that the agent patches, those that are patched, and the number of torch's hooks of optimizers."""
-    environment = {"PATH": "/usr/bin:/bin", "AMMETER_DIR": str(folder), **ablation.environment(without)}
+    environment = {**without_settings(), "AMMETER_DIR": str(folder), **ablation.environment(without)}
     command = [sys.executable, "-c", EVERYTHING]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    done = forked.run(
+        command, imports=forked.LAUNCH, env=environment, cwd=ROOT, capture_output=True, timeout=120, check=True
+    )
     names, heard, hooks = json.loads(done.stdout.splitlines()[-1])
     return names, heard, hooks
 

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 import ammeter
+from tests import forked
 from tests.compat import surface
 from tests.compat.processes import Collector
-from tests.compat.release import NEW, PUBLIC
+from tests.compat.release import LIBRARIES, NEW, PUBLIC
 
 RECORDED = json.loads(PUBLIC.read_text())
 
@@ -171,12 +172,13 @@ def test_the_options_of_ammeter_run_and_their_variables_reach_the_run(tmp_path: 
     options = ["--name", "named", "--project", "ours", "--tag", "team=vision", "--config", "config.json"]
     options += ["--preset", "light", "--budget", "0.02", "--silence", "run-lost", "--dir", str(tmp_path / "journals")]
     command = [sys.executable, "-m", "ammeter", "run", *options, "--", sys.executable, "train.py"]
-    done = subprocess.run(
+    done = forked.run(
         command,
+        imports=LIBRARIES,
+        levels=1,
         env=NEW.environment(AMMETER_RUN_ID=run),
         cwd=tmp_path,
         capture_output=True,
-        text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

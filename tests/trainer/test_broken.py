@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import ammeter
 import broken
 import train
+from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 MISTAKES = {
@@ -53,7 +53,7 @@ def test_without_a_fault_it_is_the_trainer_itself(precision: str, seen: Seen, mo
 
 def test_what_is_no_option_of_the_trainer_is_refused_by_it() -> None:
     command = [sys.executable, str(TRAINER / "train.py"), "--fault", "run-lost"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = forked.run(command, capture_output=True, timeout=60)
     assert 2 == refused.returncode
     assert "train.py: error: unrecognized arguments: --fault run-lost" in refused.stderr
 

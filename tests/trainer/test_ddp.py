@@ -32,7 +32,7 @@ def run_by_torchrun(path: Path, *words: str) -> list[str]:
     """The lines that both ranks print, started as a user starts them."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, str(TRAINER / "train.py"), "--tiny", "--checkpoint", str(path), *words]
-    run = forked.run(command, env=unwatched(), capture_output=True, timeout=240)
+    run = forked.run(command, levels=1, env=unwatched(), capture_output=True, timeout=240)
     assert 0 == run.returncode, run.stderr[-3000:]
     return run.stdout.splitlines()
 

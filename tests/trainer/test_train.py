@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import train
+from tests import forked
 from tests.trainer.conftest import TRAINER, Seen, Trains
 
 
@@ -23,7 +23,7 @@ def test_no_part_of_the_program_imports_a_fault() -> None:
     program = (
         "import sys, train; print([name for name in sys.modules if name.partition('.')[0] in ('faults', 'broken')])"
     )
-    run = subprocess.run([sys.executable, "-c", program], cwd=TRAINER, capture_output=True, text=True, timeout=60)
+    run = forked.run([sys.executable, "-c", program], cwd=TRAINER, capture_output=True, timeout=60)
     assert "[]\n" == run.stdout, run.stderr
 
 

@@ -19,7 +19,7 @@ from ammeter.doctor import folder
 from ammeter.doctor.line import Line
 from ammeter.doctor.page import show
 from ammeter.shipper.answers import DATA_STAYS
-from tests import parts
+from tests import forked, parts
 from tests.agent.collector_double import collector_double
 
 
@@ -29,13 +29,10 @@ def about(name: str, lines: list[Line] | None = None) -> Line:
 
 
 def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ammeter", "doctor", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
+    """Runs `ammeter doctor` as a fork of a process that has imported torch."""
+    command = [sys.executable, "-m", "ammeter", "doctor", *words]
+    variables = {**os.environ, **environment}
+    return forked.run(command, imports=forked.LAUNCH, capture_output=True, timeout=120, env=variables)
 
 
 @pytest.fixture
@@ -109,7 +106,8 @@ def test_programs_read_it_as_json() -> None:
 def test_without_torch_it_says_what_is_missing_and_looks_at_the_rest(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is broken')\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    done = call(PYTHONPATH=path)
+    command, variables = [sys.executable, "-m", "ammeter", "doctor"], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
     assert 1 == done.returncode
     assert "fail  torch: cannot be imported (ImportError: libtorch.so is broken)" in done.stdout
     assert "ok    journal: " in done.stdout

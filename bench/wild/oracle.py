@@ -136,8 +136,17 @@ class Recorder:
         self._present: torch.Tensor | None = None
         self._named = False
         self._applied = 0
-        register_optimizer_step_pre_hook(self._stepping)
-        register_optimizer_step_post_hook(self._stepped)
+        self._weights_unscaled = torch.zeros(0)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._stepping),
+            register_optimizer_step_post_hook(self._stepped),
+        ]
+
+    def close(self) -> None:
+        """Ends the recording in a process that goes on."""
+        self._file.close()
+        for hook in self._hooks:
+            hook.remove()
 
     def _stepping(self, _: torch.optim.Optimizer, __: Any, ___: Any) -> None:
         if self._model is not None:
@@ -171,8 +180,19 @@ class Recorder:
         }
 
     def unscaled(self, model: torch.nn.Module) -> None:
-        """Notes the norm before a clip."""
+        """Notes the norm before a clip, and the weights before the step."""
         self._gradients["norms"].append(_norm(model))
+        self._weights_unscaled = _flat(model.parameters())
+
+    def stepped(self, model: torch.nn.Module) -> None:
+        """Notes a step that runs no hooks, as one by torch._foreach_add_ does. NaN shows no change."""
+        before, after = self._weights_unscaled, _flat(model.parameters())
+        if (
+            not self._applied
+            and after.shape == before.shape
+            and not torch.equal(after.nan_to_num(), before.nan_to_num())
+        ):
+            self._applied, self._moved = 1, float((after - before).norm() / before.norm())
 
     def step(self, step: int, loss: Any, model: torch.nn.Module, scale: float) -> None:
         if not self._named:

@@ -261,8 +261,16 @@ class _Assembly:
         late = f"if $step == {LATE_STEP}: {watch}" if self.recipe.attach == "late" and not recorded else "pass"
         gradients = "__wild__.gradients($model, $scale_now)" if recorded else "pass"
         unscaled = "__wild__.unscaled($model)" if recorded else "pass"
+        stepped = "__wild__.stepped($model)" if recorded else "pass"
         step = "__wild__.step($step, $loss, $model, $scale_now)" if recorded else "pass"
-        lines = {"attach": attach, "late": late, "gradients": gradients, "unscaled": unscaled, "step": step}
+        lines = {
+            "attach": attach,
+            "late": late,
+            "gradients": gradients,
+            "unscaled": unscaled,
+            "stepped": stepped,
+            "step": step,
+        }
         marks = re.compile(rf"#@({'|'.join(lines)})$", re.MULTILINE)
         return marks.sub(lambda match: self._expanded_line(lines[match[1]]), text)
 

@@ -27,6 +27,7 @@ APPLY = """
 #@unscaled
 @clip
 @step
+#@stepped
 @update
 @schedule
 @after_step

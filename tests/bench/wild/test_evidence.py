@@ -39,6 +39,10 @@ HEALTHY = [row(step) for step in range(10)]
 SPIKE = [*HEALTHY, row(10, loss=9.0, norms=[2048e3, 2e3, 1.0], largest="b.weight"), row(11)]
 RISING = [*HEALTHY, *(row(step, loss=10.0**step, norms=[1e9], moved=2.0) for step in (10, 11, 12))]
 FAILING = [*HEALTHY, *(skipped(step, 2.0 ** (20 - step)) for step in (10, 11, 12)), row(13, used_scale=128.0)]
+GROWING = [
+    *(row(step, used_scale=2.0 ** (step // 3), scale=2.0 ** ((step + 1) // 3)) for step in range(12)),
+    skipped(12, 16.0),
+]
 BAD_LOSS = [*HEALTHY, row(10, loss=None), row(11, loss=None, applied=0), row(12)]
 BAD_WEIGHTS = [*HEALTHY, *(row(step, bad_weights=["a.weight"]) for step in (10, 11, 12))]
 LONG = [row(step) for step in range(13)]
@@ -81,6 +85,7 @@ TRUE: list[tuple[str, list[Row], dict[str, Any]]] = [
     ),
     ("scale-collapse", FAILING, {"skipped_steps": 3, "applied_again_at_step": 13, "applied_again_at_scale": 128.0}),
     ("overflow-storm", FAILING, {"steps_skipped": 3, "steps_applied": 1, "highest_scale": 1024.0}),
+    ("overflow-storm", GROWING, {"steps_skipped": 1, "steps_applied": 2, "growth_factor": 2.0, "growth_interval": 3}),
     ("nonfinite-loss", BAD_LOSS, {"nonfinite_losses": 2, "steps_skipped": 1, "steps_applied": 1}),
     ("nonfinite-weights", BAD_WEIGHTS, {"weights": 1, "last_finite_step": 9, "tensor": "a.weight"}),
     ("gradient-underflow", SMALL, {"lost_share": 0.5, "zero_share": 0.3, "scale": 1024.0}),
@@ -108,6 +113,9 @@ FALSE: list[tuple[str, str, list[Row], dict[str, Any]]] = [
     ("2 steps skipped", "overflow-storm", FAILING, {"steps_skipped": 2}),
     ("up to 512", "overflow-storm", FAILING, {"steps_skipped": 3, "highest_scale": 512.0}),
     ("4-fold", "overflow-storm", FAILING, {"steps_skipped": 3, "growth_factor": 4.0}),
+    ("every 5 applied", "overflow-storm", GROWING, {"steps_skipped": 1, "growth_factor": 2.0, "growth_interval": 5}),
+    ("a share of 0.90", "overflow-storm", FAILING, {"steps_skipped": 3, "steps_applied": 1, "skipped_share": 0.9}),
+    ("1 skipped steps that one", "scale-collapse", FAILING, {"skipped_steps": 3, "steps_applied": 1}),
     ("1 non-finite losses", "nonfinite-loss", BAD_LOSS, {"nonfinite_losses": 1, "steps_skipped": 1}),
     ("0 such steps applied", "nonfinite-loss", BAD_LOSS, {"nonfinite_losses": 2, "steps_skipped": 1}),
     ("3 weights with NaN", "nonfinite-weights", BAD_WEIGHTS, {"weights": 3}),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.wild import oracle, processes
-from bench.wild.oracle import Recording, Row
+from bench.wild.oracle import Recorder, Recording, Row
 from bench.wild.program import assemble
 from bench.wild.recipe import Recipe
 
@@ -60,3 +61,19 @@ def test_a_loss_that_grows_is_no_healthy_program() -> None:
     assert "its loss grows" in Recording(rows, 0, [], "").trouble
     assert "took no step" == Recording([], 0, [], "").trouble
     assert "ended with 1: Oh" == Recording([], 1, [], "well\nOh").trouble
+
+
+def test_a_step_without_hooks_counts_as_applied(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    recorder = Recorder(tmp_path / "rows")
+    for step in range(2):
+        recorder.gradients(model, 1.0)
+        recorder.unscaled(model)
+        if step:
+            torch._foreach_mul_([weight.data for weight in model.parameters()], 1.5)
+        recorder.stepped(model)
+        recorder.step(step, 1.0, model, 1.0)
+    recorder.close()
+    rows, _ = oracle.read(tmp_path / "rows")
+    assert [0, 1] == [row.applied for row in rows]
+    assert [0.0, 0.5] == [round(row.moved or 0.0, 3) for row in rows]

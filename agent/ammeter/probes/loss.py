@@ -165,6 +165,8 @@ class Loss:
         """Requires norms of the open step if the loss jumps. From a device it arrives a step later."""
         session = self._session
         if session.loss_level.jumps(loss):
+            if session.loss_level.falls(loss):
+                session.governor.norm_schedule.loss_fell(session.row.step)
             session.governor.norm_schedule.loss_jumped(session.row.step)
 
 

@@ -14,6 +14,10 @@ MIN_CHANGE = 0.2
 deviations are 6.4 standard deviations; a false alarm costs two readings."""
 
 
+MIN_FALL = 1e4
+"""Factor by which learning never reduces the loss from one step to the next."""
+
+
 class LossLevel:
     """The level of a run's losses and their mean deviation from it.
 
@@ -26,6 +30,10 @@ class LossLevel:
     def __init__(self) -> None:
         self._count = 0
         self._level = self._deviation = 0.0
+
+    def falls(self, loss: float) -> bool:
+        """Whether a loss is so far below the level that its weight must have changed. A loss of zero has no weight."""
+        return 0 < abs(loss) * MIN_FALL < self._level
 
     def jumps(self, loss: float) -> bool:
         """Adds a loss; returns whether it is far from the level. A non-finite loss is ignored: others report it."""

@@ -12,7 +12,7 @@ import torch
 
 from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.columns import measured
-from tests.agent.training import Recipe, events, stream, train
+from tests.agent.training import Recipe, Seen, events, stream, train
 
 
 @pytest.fixture
@@ -44,6 +44,19 @@ def test_a_jump_of_the_loss_reads_the_norms_of_its_own_step(tmp_path: Path) -> N
     norms = rows.scalar("grad_norm")
     assert measured(norms)[30:32].all()
     assert norms[30] > 100 * np.nanmax(np.append(norms[:30], norms[31]))
+
+
+@pytest.mark.usefixtures("_spent")
+def test_a_loss_that_gets_a_tiny_weight_reads_all_statistics_at_once(tmp_path: Path) -> None:
+    recipe = Recipe(
+        spoil=lambda step, loss: loss * (1e-6 if step >= 30 else 1.0),
+        scaler={"init_scale": 2.0**7, "growth_interval": 100},
+        steps=40,
+    )
+    outcome = train(recipe, watched=True, dir=tmp_path)
+    rows, _ = stream(outcome.run, tmp_path)
+    assert [30, 31, 32, 33] == rows.steps[measured(rows.scalar("grad_absmax"))].tolist()
+    assert "gradient-underflow" in Seen(outcome.run, tmp_path).findings()
 
 
 def test_a_change_of_the_scale_and_a_skip_have_spectra(tmp_path: Path) -> None:

@@ -62,3 +62,12 @@ def test_a_loss_that_is_not_finite_changes_nothing(loss: float) -> None:
 
 def test_a_loss_that_explodes_within_a_few_steps_is_detected() -> None:
     assert 8 in _jumps([2.3] * 8 + [2.3 * 10**power for power in range(1, 30)])
+
+
+@pytest.mark.parametrize(("loss", "falls"), [(1e-6, True), (-1e-6, True), (1e-3, False), (0.0, False), (1e6, False)])
+def test_only_a_loss_with_another_weight_falls(loss: float, falls: bool) -> None:
+    level = LossLevel()
+    for earlier in _noise(20, 0.1):
+        level.jumps(earlier)
+    level.jumps(loss)
+    assert level.falls(loss) is falls

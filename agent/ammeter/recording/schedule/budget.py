@@ -131,7 +131,7 @@ class Governor:
 
     def reads_gradients(self, step: int) -> tuple[bool, bool]:
         """Returns whether all statistics of this step's gradients are read, and whether any are. Counts the answer."""
-        full = self.full.allows()
+        full = self.full.allows() or (self.full.share > 0 and self.norm_schedule.must_read_all(step))
         allowed = full or self.norms.allows()
         return full, allowed or (self.norms.share > 0 and self.norm_schedule.must_read(step))
 

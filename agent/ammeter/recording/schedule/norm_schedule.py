@@ -5,6 +5,8 @@
   unread step, or, while `guarantees` is set, every PAIR_INTERVAL-th of them.
 - After a jump of the loss, a skipped step or a change of the loss scale, the next norms are read at once; the spectrum
   of exponents is read with them after a skipped step or a change of the scale.
+- When the loss falls by a factor that learning does not explain, all statistics of the next gradients are read: their
+  loss has another weight, with which they may underflow.
 - Gradients that the program changes while they are scaled, unlike in the step before, are read, too.
 
 Requests are limited in number, so that they cost little in a run whose loss jumps, or which skips, in every step.
@@ -21,6 +23,12 @@ MIN_SPECTRUM_INTERVAL_STEPS = 32
 in an overflow storm each step would request a spectrum, about 0.3 ms."""
 
 
+MIN_FALL_INTERVAL_STEPS = 128
+FALL_STEPS = 4
+"""Minimum number of steps between two such requests, and steps that each of them covers: one more than a verdict on
+underflow needs, because the readings begin with the step that falls."""
+
+
 class NormSchedule:
     """The steps of one session whose norms have to be read.
 
@@ -35,6 +43,7 @@ class NormSchedule:
         """The last step that has to be read; from here to the last reading, all are."""
         self._gaps = 0
         self._jumped_at = -MIN_JUMP_INTERVAL_STEPS
+        self._fell_at = -MIN_FALL_INTERVAL_STEPS
         self._spectrum_from = -MIN_SPECTRUM_INTERVAL_STEPS
         self._spectrum_until = -1
 
@@ -56,6 +65,16 @@ class NormSchedule:
         self._jumped_at = step
         self._required_until = max(self._required_until, step + 1)
         return True
+
+    def loss_fell(self, step: int) -> None:
+        """Requires all statistics of the gradients of this step and of the next ones."""
+        if step - self._fell_at >= MIN_FALL_INTERVAL_STEPS:
+            self._fell_at = step
+            self._required_until = max(self._required_until, step + FALL_STEPS - 1)
+
+    def must_read_all(self, step: int) -> bool:
+        """Whether all statistics of this step's gradients have to be read."""
+        return 0 <= step - self._fell_at < FALL_STEPS
 
     def gradients_changed(self, step: int) -> None:
         """Requires the norms of this step, whose gradients the program has changed while they were scaled."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from ammeter.recording.schedule.norm_schedule import (
+    FALL_STEPS,
+    MIN_FALL_INTERVAL_STEPS,
     MIN_JUMP_INTERVAL_STEPS,
     MIN_SPECTRUM_INTERVAL_STEPS,
     NormSchedule,
@@ -36,6 +38,17 @@ def test_a_jump_of_the_loss_requires_this_step_and_the_next() -> None:
     schedule = NormSchedule()
     assert schedule.loss_jumped(50)
     assert [50, 51] == [step for step in range(50, 60) if schedule.must_read(step)]
+
+
+def test_a_fall_of_the_loss_requires_all_statistics_of_a_few_steps() -> None:
+    schedule = NormSchedule()
+    assert not schedule.must_read_all(0)
+    required = []
+    for step in range(50, 50 + MIN_FALL_INTERVAL_STEPS):
+        schedule.loss_fell(step)
+        assert schedule.must_read_all(step) <= schedule.must_read(step)
+        required += [step] if schedule.must_read_all(step) else []
+    assert list(range(50, 50 + FALL_STEPS)) == required
 
 
 def test_a_loss_that_jumps_in_every_step_requires_few_readings() -> None:

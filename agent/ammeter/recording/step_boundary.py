@@ -113,6 +113,8 @@ class Boundary:
             self._find_unobserved()
             self._close_if_complete()
             self._rows.begin_step()
+            if self._inside is not None:
+                self._session.closure.begin_backward()
 
     def _after_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
         if patch.inside_backward():

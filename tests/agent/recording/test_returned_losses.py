@@ -154,3 +154,21 @@ def test_gradients_by_samples_and_by_inputs_are_no_losses(tmp_path: Path) -> Non
     seen, losses = trained(tmp_path, returned, between=measure)
     rows, _ = stream(seen.run, tmp_path)
     np.testing.assert_allclose(losses, rows.loss(), rtol=1e-5)
+
+
+def test_the_loss_of_a_closure_is_that_of_its_first_evaluation(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    losses = []
+    with watching(tmp_path, model, optimizer, budget=1.0) as seen:
+        for _ in range(6):
+            x = torch.randn(16, 6)
+
+            def closure(x: torch.Tensor = x) -> float:
+                optimizer.zero_grad()
+                return returned(model, x, x[:, :3].argmax(1))
+
+            losses.append(float(optimizer.step(closure)))  # type: ignore[no-untyped-call]
+    rows, _ = stream(seen.run, tmp_path)
+    np.testing.assert_allclose(losses, rows.loss(), rtol=1e-5)

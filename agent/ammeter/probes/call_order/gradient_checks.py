@@ -122,7 +122,10 @@ class GradientChecks:
             if not _unscales(scaler, account.optimizer()):
                 self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
         elif account.float16_line and not self._has_own_scale():
-            self._events.emit_once("usage.fp16_without_scaler", line=account.float16_line, optimizer=optimizer)
+            device = next((parameter.device.type for parameter in account.parameters()), "")
+            context: dict[str, Any] = {"device": device, "autocast": bool(device) and torch.is_autocast_enabled(device)}
+            event = "usage.fp16_without_scaler"
+            self._events.emit_once(event, line=account.float16_line, optimizer=optimizer, **context)
 
     def note_past_scaler(self, account: OptimizerGradients) -> None:
         """Notes a step without a scaler on changed gradients: the program may have unscaled them itself."""

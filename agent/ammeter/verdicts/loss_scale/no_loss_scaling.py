@@ -24,6 +24,10 @@ UNREAD_STEPS = 50
 """Applied steps that open the verdict without a reading of the gradients: none was read, or the grid is not visible."""
 
 
+WITHOUT_SCALER = "usage.fp16_without_scaler"
+"""Its context shows an autocast that was entered before Ammeter observed the program, and is still open."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     half: bool = False
@@ -40,7 +44,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("hello", "autocast.entered", "scaler.seen"):
+    for part in view.parts("hello", "autocast.entered", "scaler.seen", WITHOUT_SCALER):
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Hello):
@@ -54,7 +58,8 @@ def _event(state: State, event: Event) -> State:
     data = event.data
     if event.name == "scaler.seen":
         return _scaled(state) if data.get("enabled") else replace(state, disabled=True)
-    if data.get("dtype") == "float16" and data.get("grad"):
+    is_open = event.name == WITHOUT_SCALER and data.get("autocast") is True
+    if is_open or (data.get("dtype") == "float16" and data.get("grad")):
         return replace(state, half=True, device=str(data.get("device", "")))
     return state
 
@@ -131,7 +136,7 @@ VERDICT = Verdict(
     title="No loss scaling",
     question="Does float16 autocast train without an enabled GradScaler?",
     columns=("scale", "applied", "grad_absmax", "grad.fp16_grid"),
-    events=("autocast.entered", "scaler.seen"),
+    events=("autocast.entered", "scaler.seen", WITHOUT_SCALER),
     needs=(Readings("applied", MIN_STEPS),),
     applies=lambda facts: facts.precision == "float16" and not facts.has_scale,
     state=State,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+import torch
+
 from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.loss_scale.no_loss_scaling import MIN_STEPS
 from tests.agent.stream_builder import Stream
 from tests.agent.stream_judgement import findings
+from tests.agent.training import watching
 
 
 def train(stream: Stream, steps: int = 12, grid: float = 1.0, full: bool = True) -> Stream:
@@ -64,3 +71,25 @@ def test_where_no_gradient_was_read_it_takes_fifty_steps() -> None:
 
 def test_with_several_ranks_the_grid_is_not_asked() -> None:
     assert 9 == found(train(Stream(world_size=2).autocast(), grid=0.5)).opened_step
+
+
+def test_autocast_that_is_still_open_at_the_step_counts_as_entered() -> None:
+    stream = Stream().event("usage.fp16_without_scaler", optimizer="SGD", device="cpu", autocast=True)
+    assert "float16 autocast on cpu" in found(train(stream)).cause
+    stream = Stream().event("usage.fp16_without_scaler", optimizer="SGD", device="cpu", autocast=False)
+    assert {} == findings(train(stream))
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_autocast_that_was_entered_before_watching_is_found(is_scaled: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=is_scaled, init_scale=256.0)
+    with torch.autocast("cpu", torch.float16), watching(tmp_path, model, optimizer, scaler, budget=1.0) as seen:
+        for _ in range(MIN_STEPS + 2):
+            optimizer.zero_grad()
+            torch.autograd.backward(scaler.scale(model(torch.randn(16, 6)).float().square().mean()))
+            scaler.step(optimizer)
+            scaler.update()
+    assert ("no-loss-scaling" in seen.findings()) is not is_scaled

@@ -113,7 +113,7 @@ def kind_of(state: State, before: Trace, trace: Trace, step: int, loss: float) -
         return "nan" if ruinous or (before.since and before.far and rose) else ""
     if trace.exploded >= MIN_EXPLODED or trace.enormous >= MIN_ENORMOUS:
         return "exploded"
-    if trace.far >= MIN_FAR and (_steps_are_large(state, trace) or _norms_are_large(state)):
+    if trace.far >= MIN_FAR and (_steps_are_large(state, trace) or (_norms_are_large(state) and not trace.falls)):
         return "risen"
     if trace.far >= MIN_FAR_AFTER_RUIN and _was_ruined(state, trace):
         return "risen"

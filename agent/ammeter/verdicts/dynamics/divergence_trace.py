@@ -53,6 +53,13 @@ def magnitude(loss: float, reference: float) -> float:
     return abs(ratio) if ratio <= -FALLEN_RATIO else ratio
 
 
+FALL_LOSSES = 8
+MAX_FALLING, MAX_FALLEN = 0.9, 1 / 3
+"""Ratio of the median of FALL_LOSSES losses to that at the beginning of the episode, or of the last 32 losses, and to
+the largest loss, up to which the loss falls. Training reduces the loss of a new objective from its first step on; a
+diverged loss scatters about its height, and the medians of 8 losses that scatter by a sixth differ by 7 %."""
+
+
 class Trace(msgspec.Struct, frozen=True, array_like=True):
     """One loss.
 
@@ -97,6 +104,13 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
     @property
     def last(self) -> float:
         return struct.unpack_from("<f", self.tail, len(self.tail) - 4)[0] if self.tail else math.nan
+
+    @property
+    def falls(self) -> bool:
+        """Whether the losses of a long episode fall, or have fallen far."""
+        losses = np.frombuffer(self.tail, "<f4")[-self.since :]
+        early, last = float(np.median(losses[:FALL_LOSSES])), float(np.median(losses[-FALL_LOSSES:]))
+        return last <= max(MAX_FALLING * early, MAX_FALLEN * self.peak)
 
     def median(self, count: int) -> float:
         """Returns the median of the last `count` losses; NaN if there are fewer."""

@@ -306,3 +306,17 @@ def test_what_comes_of_it_is_listed_inside_it() -> None:
     (cause,) = explain([("it", finding) for finding in findings(diverged()).values()])
     assert "diverged" == cause.finding.verdict
     assert {"nonfinite-loss"} <= {finding.verdict for finding in cause.consequences}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("cut", [0, 5])
+def test_a_new_objective_with_a_larger_loss_that_training_reduces_is_no_divergence(seed: int, cut: int) -> None:
+    dice = np.random.default_rng(seed)
+    falling = 300 * np.exp(-np.arange(120) / 40)
+    losses = np.concatenate([0.3 * noisy(dice, 100), falling * noisy(dice, 120, 0.1)])
+    norms = np.concatenate([0.5 * noisy(dice, 100), falling * noisy(dice, 120, 0.1)])
+    assert judged(losses, 0.01, norms, cut) is None
+    losses[100:] = 300 * noisy(dice, 120, 0.1)
+    finding = judged(losses, 0.01, norms, cut)
+    assert finding
+    assert ("ticket", 100) == (finding.severity, finding.first_step)

@@ -48,8 +48,17 @@ def replay_early(optimizer: torch.optim.Optimizer) -> None:
 
 def replay_late(optimizer: torch.optim.Optimizer) -> None:
     """Calls back before and after a step without hooks, which has changed the weights."""
-    for call in (*_BEFORE.calls[2], *_AFTER.calls[2]):
-        call(optimizer, (optimizer,), {})
+    _BEFORE.is_replaying = True
+    try:
+        for call in (*_BEFORE.calls[2], *_AFTER.calls[2]):
+            call(optimizer, (optimizer,), {})
+    finally:
+        _BEFORE.is_replaying = False
+
+
+def is_replayed() -> bool:
+    """Whether the step of the present callbacks had no hook, so that only changed weights show it."""
+    return _BEFORE.is_replaying
 
 
 class _Steps(HookPoint):
@@ -59,6 +68,7 @@ class _Steps(HookPoint):
         super().__init__(parts=3)
         self._register = register
         self._hook: Any = None
+        self.is_replaying = False
 
     def join(self, subscriber: tuple[Any, ...]) -> Handle:
         handle = super().join(subscriber)

@@ -14,7 +14,7 @@ from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import call_site
+from ammeter.torch_hooks import call_site, optimizer_steps
 from ammeter.torch_hooks.gradients import gradient
 
 if TYPE_CHECKING:
@@ -118,9 +118,10 @@ class GradientChecks:
         """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
-            scaler = self._scaler_of(account)
-            if not _unscales(scaler, account.optimizer()):
-                self._events.emit_once("usage.gradients_not_unscaled", optimizer=optimizer, scale=scale_of(scaler))
+            scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
+            if not _unscales(scaler, account.optimizer()) and not (is_replayed and _has_no_moments(account)):
+                event, data = "usage.gradients_not_unscaled", {"by_state": True} if is_replayed else {}
+                self._events.emit_once(event, optimizer=optimizer, scale=scale_of(scaler), **data)
         elif account.float16_line and not self._has_own_scale():
             device = next((parameter.device.type for parameter in account.parameters()), "")
             context: dict[str, Any] = {"device": device, "autocast": bool(device) and torch.is_autocast_enabled(device)}
@@ -205,6 +206,15 @@ def _unscales(scaler: Any, optimizer: Any) -> bool:
     """
     stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage")
     return stage is OptState.UNSCALED or getattr(optimizer, "grad_scale", None) is not None
+
+
+def _has_no_moments(account: OptimizerGradients) -> bool:
+    """Whether an optimizer has no state yet.
+
+    If its weights change, it need not be the optimizer that changes them: the program may update them itself, and
+    divide each gradient by the scale as it uses it.
+    """
+    return not any(getattr(account.optimizer(), "state", {}).values())
 
 
 def _largest(parameters: list[torch.Tensor]) -> Transfer | None:

@@ -34,6 +34,9 @@ def _conclude(state: SingleEventState) -> Finding:
     call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
     scale = None if data.get("scale") is None else float(data["scale"])
     times = "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}"
+    used = f"{call} was called directly instead of through scaler.step()"
+    if data.get("by_state"):
+        used, call = f"{name} has updated its weights and its state without scaler.step()", "its own update"
     own = own_scaling.gradients_not_unscaled(data) if data.get("own") else None
     return Finding(
         verdict=VERDICT.id,
@@ -47,9 +50,8 @@ def _conclude(state: SingleEventState) -> Finding:
         if data.get("raises")
         else _changed(call, times, float(data["ratio"]))
         if data.get("ratio") is not None
-        else f"{call} was called directly instead of through scaler.step(), so the optimizer used gradients that are"
-        f" still multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them, which hides"
-        " the mistake. Neither skips a step with NaN or Inf.",
+        else f"{used}, so the optimizer used gradients that are still multiplied by {times}. SGD takes steps that many"
+        " times too large; Adam normalizes them, which hides the mistake. Neither skips a step with NaN or Inf.",
         fix=own.fix
         if own
         else f"Call scaler.step(optimizer) instead of {call}, and scaler.update() after it. If the optimizer is SGD,"

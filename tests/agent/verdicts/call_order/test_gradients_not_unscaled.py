@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ammeter.verdicts.causality import explain
+from tests.agent.recording.unobserved.test_same_rows import Direct
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
 from tests.agent.training import Model, line_of, watching
@@ -123,3 +124,33 @@ def test_methods_of_the_scaler_that_were_bound_before_watch_are_no_steps_past_it
             step(optimizer)
             update()
     assert "gradients-not-unscaled" not in seen.findings()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Direct])
+def test_weights_that_the_program_updates_itself_with_unscaled_gradients_are_no_step_past_the_scaler(
+    kind: Any, tmp_path: Path
+) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = kind(model.parameters(), lr=0.1)
+    with watching(tmp_path, model, optimizer, scaler, budget=1.0) as seen:
+        for _ in range(12):
+            model.zero_grad()
+            scaler.scale(model(torch.randn(8, 12)).square().mean()).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.01 / scaler.get_scale() * parameter.grad
+    assert {} == seen.findings()
+
+
+def test_a_step_that_only_the_state_of_the_optimizer_shows_is_described_without_a_call(tmp_path: Path) -> None:
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    with watching(tmp_path, model, optimizer, scaler, budget=1.0) as seen:
+        for _ in range(6):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(8, 12)).square().mean()).backward()
+            type(optimizer).step.__wrapped__(optimizer)
+    cause = seen.findings()["gradients-not-unscaled"].cause
+    assert cause.startswith("SGD has updated its weights and its state without scaler.step(), so the optimizer used")
+    assert "SGD.step()" not in cause

@@ -120,8 +120,9 @@ class GradientChecks:
         if account.marks:
             scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
             if not _unscales(scaler, account.optimizer()) and not (is_replayed and _has_no_moments(account)):
-                event, data = "usage.gradients_not_unscaled", {"by_state": True} if is_replayed else {}
-                self._events.emit_once(event, optimizer=optimizer, scale=scale_of(scaler), **data)
+                data: dict[str, Any] = {"by_state": True} if is_replayed else {}
+                data |= {"optimizer": optimizer, "scale": scale_of(scaler)}
+                self._events.emit_once("usage.gradients_not_unscaled", **data)
         elif account.float16_line and not self._has_own_scale():
             device = next((parameter.device.type for parameter in account.parameters()), "")
             context: dict[str, Any] = {"device": device, "autocast": bool(device) and torch.is_autocast_enabled(device)}

@@ -139,7 +139,7 @@ def test_weights_that_the_program_updates_itself_with_unscaled_gradients_are_no_
             with torch.no_grad():
                 for parameter in model.parameters():
                     assert parameter.grad is not None
-                    parameter -= 0.01 / scaler.get_scale() * parameter.grad
+                    parameter.sub_(parameter.grad, alpha=0.01 / scaler.get_scale())
     assert {} == seen.findings()
 
 
@@ -150,7 +150,7 @@ def test_a_step_that_only_the_state_of_the_optimizer_shows_is_described_without_
         for _ in range(6):
             optimizer.zero_grad()
             scaler.scale(model(torch.randn(8, 12)).square().mean()).backward()
-            type(optimizer).step.__wrapped__(optimizer)
+            torch.optim.SGD.step.__wrapped__(optimizer)  # type: ignore[attr-defined]
     cause = seen.findings()["gradients-not-unscaled"].cause
     assert cause.startswith("SGD has updated its weights and its state without scaler.step(), so the optimizer used")
     assert "SGD.step()" not in cause

@@ -17,6 +17,8 @@ def sentence(data: Data) -> str:
     kind = data["kind"]
     if kind == "input":
         return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: check the data"
+    if kind == "gradient":
+        return "the first NaN or Inf was in a gradient that the loss contains: a scaled one can overflow"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")
     if data.get("behind"):
         place = f"the code between {data['behind']} and the loss"

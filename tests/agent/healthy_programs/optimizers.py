@@ -89,3 +89,39 @@ def parameters_without_gradients_and_an_optimizer_that_is_never_used(folder: Pat
         for _ in range(8):
             scaled_step(model, optimizer, scales)
     return seen
+
+
+class Sharp(torch.optim.Optimizer):
+    """Sharpness-aware minimization: steps another optimizer with the gradients of nearby weights."""
+
+    def __init__(self, parameters: Any, base: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-3})
+        self.base = base(self.param_groups, lr=1e-3)
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["move"] = move = 0.05 * parameter.grad / (parameter.grad.norm() + 1e-9)
+            parameter.add_(move)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(self.state[parameter]["move"])
+        self.base.step()
+        self.zero_grad()
+
+
+@healthy
+def two_unscaled_halves_of_a_step_whose_outer_optimizer_is_unscaled(folder: Path) -> Any:
+    model, scales = Model(), scaler()
+    optimizer = Sharp(model.parameters(), torch.optim.SGD)
+    with watching(folder, model, optimizer.base, scales) as seen:
+        for _ in range(10):
+            for half in (optimizer.first_step, optimizer.second_step):
+                scales.scale(loss_of(model)).backward()
+                scales.unscale_(optimizer)
+                half()
+                scales.update()
+    return seen

@@ -119,7 +119,7 @@ class GradientChecks:
         optimizer = name_of(account.optimizer())
         if account.marks:
             scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
-            if not _unscales(scaler, account.optimizer()) and not (is_replayed and _has_no_moments(account)):
+            if not unscales(scaler, account.optimizer()) and not (is_replayed and _has_no_moments(account)):
                 data: dict[str, Any] = {"by_state": True} if is_replayed else {}
                 data |= {"optimizer": optimizer, "scale": scale_of(scaler)}
                 self._events.emit_once("usage.gradients_not_unscaled", **data)
@@ -136,7 +136,7 @@ class GradientChecks:
         self._past = PastScaler(self._session.row.step, name, scaler, call_site.place())
         self._candidates.add(id(account))
         received = None if account.produced is None else _sampled(account.parameters())
-        if received is not None and scaler is not None and not _unscales(scaler, account.optimizer()):
+        if received is not None and scaler is not None and not unscales(scaler, account.optimizer()):
             self._events.emit_once(
                 "usage.gradients_not_unscaled",
                 confirm=lambda data: data["scale"] >= MIN_SCALE and 1 / MAX_CHANGE <= data["ratio"] <= MAX_CHANGE,
@@ -200,7 +200,7 @@ class GradientChecks:
         return any(other is not account and other.attempted >= since for other in self._ledger.checkable())
 
 
-def _unscales(scaler: Any, optimizer: Any) -> bool:
+def unscales(scaler: Any, optimizer: Any) -> bool:
     """Whether a scaler has unscaled the gradients of this step, or the optimizer does it with the scaler's scale.
 
     A step() of the scaler that was not observed, as through a bound method from before watch(), shows only there.

@@ -15,6 +15,7 @@ import torch
 
 from ammeter.probes.call_order.marks import Mark
 from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks.targets import wraps
 
 if TYPE_CHECKING:
     from ammeter.torch_hooks.targets import Watched
@@ -202,6 +203,11 @@ class Ledger:
         account.sample(everything=True)
         self.accounts = list(self._accounts.values())
         return account
+
+    def of_wrapped(self, outer: Any) -> OptimizerGradients | None:
+        """The account of the watched optimizer that an unwatched one wraps, None if there is none."""
+        own = ((account, account.optimizer()) for account in self.accounts if outer is not None)
+        return next((account for account, inner in own if inner is not None and wraps(outer, inner)), None)
 
     def refresh(self) -> None:
         """Updates the accounts to the optimizers that are watched now."""

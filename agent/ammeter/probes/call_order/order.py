@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.probes.call_order.gradient_checks import GradientChecks
+from ammeter.probes.call_order.gradient_checks import GradientChecks, unscales
 from ammeter.probes.call_order.ledger import MAX_FIRST_FULL_CHECKS, Ledger, OptimizerGradients, empty
 from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
 from ammeter.probes.call_order.returned_gradients import ReturnedGradients
@@ -139,8 +139,8 @@ class Order:
         Returns:
             Whether this is the first such call for the optimizer in this step.
         """
-        account = self._ledger.of(optimizer)
-        if account is None or account.attempted == self._session.row.step:
+        account = self._ledger.of(optimizer) or self._ledger.of_wrapped(optimizer)
+        if account is None or self._is_in_use(account, scaler, optimizer):
             return False
         account.scaler = weakref.ref(scaler)
         if self._accept_changes(account) and account.marks:
@@ -151,6 +151,14 @@ class Order:
             self._checks.update_before_use(account, scaler, self._updates.get(id(scaler), 0))
         self._use(account, "skipped")
         return True
+
+    def _is_in_use(self, account: OptimizerGradients, scaler: Any, optimizer: Any) -> bool:
+        """Whether the scaler or the optimizer has used these gradients in this step.
+
+        Gradients of a backward() after update() are others, such as those of the second half of a step of SAM.
+        """
+        is_new = bool(account.marks) and not unscales(scaler, optimizer)
+        return account.attempted == self._session.row.step and not is_new
 
     def _changed_while_scaled(self, optimizer: Any) -> None:
         """Reports a change of scaled gradients, and has their norms read if the step before had none."""

@@ -114,6 +114,18 @@ class _Graph:
                     return operand
         return None
 
+    def is_gradient(self, at: int) -> bool:
+        """Whether an output is a gradient in the loss: an operator of a recorded backward pass made or received it."""
+        waiting, seen = [at], {at}
+        for place in waiting:
+            if self.nodes[place].is_gradient:
+                return True
+            uses = [use for use in self.consumers[place] if not self.nodes[use[0]].is_gradient or use[1] == 0]
+            fresh = [consumer for consumer in dict.fromkeys(consumer for consumer, _ in uses) if consumer not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        return False
+
     def has_no_targets(self, at: int) -> bool:
         """Whether an operator is a mean of a criterion over no targets."""
         if no_targets.is_mean_over_none(self.nodes[at]):
@@ -181,9 +193,11 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
     constant = graph.bad_constant(at)
     buffer = "" if constant is None else name_of(constant)
     leaf = node.parameter if node.parameter is not None else constant if buffer else None
-    if leaf is not None:
+    if graph.is_gradient(at):
+        place: dict[str, Any] = {"kind": "gradient", "module": ""}
+    elif leaf is not None:
         name = name_of(leaf)
-        place: dict[str, Any] = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
+        place = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
         place |= {"buffer": True} if buffer else {}
     else:
         place = {"kind": "forward"} | _place(graph, at, name_of, is_module)

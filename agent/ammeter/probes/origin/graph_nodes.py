@@ -37,6 +37,9 @@ _POSITIONS = {
 }
 """Saved operand -> its place among the inputs of its operator."""
 
+_POSITIONS_BACKWARD = {"grad_output": 0, "grad_out": 0, "self": 1, "input": 1, "result": 1, "output": 1}
+"""The same for the operators of a recorded backward pass."""
+
 _ADDED = ("Addmm", "Addbmm", "Addmv")
 """Operators whose first input is the summand and not a factor."""
 
@@ -80,10 +83,17 @@ class Node:
     def position(self, name: str) -> int:
         if self.kind in _ADDED and name == "mat2":
             return 2
-        return _POSITIONS.get(name, -1)
+        return (_POSITIONS_BACKWARD if self.is_gradient else _POSITIONS).get(name, -1)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it belongs to a backward pass that autograd.grad() recorded with create_graph=True."""
+        return "BackwardBackward" in self.op or "BackwardDataBackward" in self.op
 
     @property
     def result(self) -> torch.Tensor | None:
+        if self.is_gradient:  # it has saved the result of the forward pass
+            return None
         value = next((getattr(self.grad_fn, name) for name in _RESULTS if self._saves(name)), None)
         return value if isinstance(value, torch.Tensor) and tuple(value.shape) == self.shape else None
 

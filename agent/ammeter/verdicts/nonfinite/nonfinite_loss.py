@@ -27,6 +27,9 @@ PAGE_LOSSES = 2
 changed. A single one that the scaler skipped, one bad batch, can wait until the morning."""
 
 
+UNSCALED = 1.0
+"""Loss scale at which no gradient is enlarged. At a larger one, a gradient inside the loss overflows as others do."""
+
 Gradients = Literal["finite", "broken", "unread"]
 
 
@@ -54,6 +57,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether a gradient of an applied step was read and was not zero."""
     column: str = ""
     """The name of the loss, if the run has several."""
+    has_gradients: bool = False
+    """Whether the loss contains gradients, one of which was not finite in a step that the scaler skipped."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -76,6 +81,8 @@ def _event(state: State, event: Event) -> State:
             return state
         return replace(state, frontier=gradient_frontier.of_event(event.step, event.data), unread=False)
     origin = origin_event.of_event(event)
+    if origin.kind == "gradient" and state.bad == state.skipped and state.opened.times == 1:
+        return State(weight_before=state.weight_before, has_gradients=True)
     own_harm = origin.kind == "weights" and state.at_risk
     is_known = state.origin.kind and not origin.refines(state.origin)
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
@@ -102,6 +109,8 @@ def _rows(state: State, rows: View) -> State:
     broken = (gradients & ~np.isfinite(rows.scalar("grad_norm"))) | (rows.scalar("grad_nonfinite") > 0)
     records = rows.records("loss", "skipped", "applied", "scale", "grad_norm")
     for at, (step, (loss, skipped, applied, scale, norm)) in enumerate(records):
+        if bad[at] and state.has_gradients and skipped > 0 >= applied and scale > UNSCALED:
+            continue
         if bad[at]:
             read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
             column = state.column if state.opened.active else rows.loss_at(at)
@@ -121,7 +130,7 @@ def _rows(state: State, rows: View) -> State:
 
 def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
-        state = State(opened=state.opened, value=loss, weight_before=state.weight_before)
+        state = State(state.opened, value=loss, weight_before=state.weight_before, has_gradients=state.has_gradients)
     partly_applied, applied = applied and skipped, applied and not skipped
     risky = applied and gradients != "finite"
     return replace(
@@ -275,26 +284,14 @@ VERDICT = Verdict(
     title="The loss is not finite",
     question="Is the training loss NaN or Inf?",
     columns=(
-        "loss",
-        "loss_backward",
-        "skipped",
-        "applied",
-        "scale",
-        "grad_norm",
-        "grad_nonfinite",
-        "grad.norm",
-        "grad.infs",
+        *("loss", "loss_backward", "skipped", "applied", "scale"),
+        *("grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
     ),
     events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
     state=State,
     judge=judge,
     explains=(
-        "nonfinite-gradient",
-        "scale-collapse",
-        "overflow-storm",
-        "gradient-underflow",
-        "nonfinite-weights",
-        "gradients-not-reset",
-        "lopsided-step",
+        *("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow", "nonfinite-weights"),
+        *("gradients-not-reset", "lopsided-step"),
     ),
 )

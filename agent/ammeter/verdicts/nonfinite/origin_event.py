@@ -29,7 +29,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         first: First bad step in a row.
-        kind: input, weights, forward or backward; empty while unknown.
+        kind: input, weights, forward, backward, or gradient for one that the loss contains; empty while unknown.
         op: The operator; `loss` for code after the model.
         absmax: Largest finite number of the inputs, -1 if not read.
         buffer: Whether `tensor` is a buffer and not a weight.
@@ -95,6 +95,10 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if self.kind == "weights":
             kind = "buffer of the model" if self.buffer else "weight"
             return f" The first NaN or Inf was in {self.tensor or self.place}, a {kind}."
+        if self.kind == "gradient":
+            return (
+                " The NaN or Inf is in a gradient that the loss contains, from autograd.grad() with create_graph=True."
+            )
         if not self.kind:
             return ""
         if self.op == "loss" and self.kind == "forward":

@@ -212,3 +212,21 @@ def test_the_search_changes_no_bit_of_the_weights(tmp_path: Path) -> None:
         return [*network.model.state_dict().values(), torch.rand(3)]
 
     assert all(map(torch.equal, trained(tmp_path), trained(None)))
+
+
+@pytest.mark.parametrize("activation", [torch.nn.LeakyReLU(), torch.nn.Tanh(), torch.nn.GELU(), torch.nn.Softmax(-1)])
+def test_a_gradient_inside_the_loss_is_no_operator_of_the_forward_pass(activation: torch.nn.Module) -> None:
+    critic = torch.nn.Sequential(torch.nn.Linear(4, 8), activation, torch.nn.Linear(8, 1))
+
+    def penalty(scale: float, offset: float) -> dict[str, Any] | None:
+        x = torch.randn(16, 4, requires_grad=True)
+        with torch.autocast("cpu", torch.float16):
+            score = critic(x).float().sum()
+        (slope,) = torch.autograd.grad(scale * score, x, create_graph=True)
+        loss = (slope / scale).norm() + torch.log(critic(x).square() + offset).mean()
+        return graph_culprit.find_origin(loss, lambda _: "", lambda _: False)
+
+    of_gradient, of_forward = penalty(2.0**17, 1.0), penalty(16.0, -1e6)
+    assert of_gradient is not None
+    assert of_forward is not None
+    assert ("gradient", "forward") == (of_gradient["kind"], of_forward["kind"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -185,3 +186,18 @@ def test_a_loss_function_that_makes_the_nan_is_told_with_what_loss_functions_do(
         in finding.cause
     )
     assert "a mean over no targets (all ignored)" in finding.fix
+
+
+def test_a_gradient_inside_the_loss_that_overflows_with_the_scale_is_no_finding() -> None:
+    def penalized(scale: float, kind: str = "gradient", **values: Any) -> Stream:
+        stream = warm(40, scale=scale).bad(scale, last=5, loss=math.nan, **values)
+        stream.event("origin.found", kind=kind, dtype="float16", op="MmBackward0", confidence="graph", since=0)
+        return stream.bad(scale / 2, last=5, loss=math.nan, **values)
+
+    silent = penalized(65536.0).bad(16384.0, last=5, loss=math.nan).good(8192.0, loss=1.0)
+    assert "nonfinite-loss" not in findings(silent)
+    assert "page" == found(penalized(65536.0, kind="forward")).severity
+    persists = found(penalized(2.0).bad(1.0, last=5, loss=math.nan).bad(0.5, last=5, loss=math.nan))
+    assert "page" == persists.severity
+    applied = found(penalized(65536.0, applied=1, skipped=0))
+    assert "is in a gradient that the loss contains" in applied.cause

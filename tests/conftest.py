@@ -26,10 +26,11 @@ transport.create_ssl_context = functools.cache(transport.create_ssl_context)  # 
 
 
 MAX_NEW_MODULES = 50
-"""Modules that a test may import until the objects of all are frozen again."""
+MAX_TESTS = 50
+"""Modules that are imported, and tests that are run, until all living objects are frozen again."""
 
 _numbers = itertools.count()
-_frozen_modules = 0
+_frozen_modules = _frozen_tests = _tests = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,10 +63,10 @@ def _freeze() -> None:
 
     A full collection took a third of a second, a search a tenth; torch.compile alone imports 100,000 objects.
     """
-    global _frozen_modules
+    global _frozen_modules, _frozen_tests
     gc.collect()
     gc.freeze()
-    _frozen_modules = len(sys.modules)
+    _frozen_modules, _frozen_tests = len(sys.modules), _tests
 
 
 def pytest_sessionfinish() -> None:
@@ -109,6 +110,7 @@ def _lasting(before: set[threading.Thread]) -> set[threading.Thread]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
+    global _tests
     threads, files = set(threading.enumerate()), _journal_files()
     yield
     assert [] == _hooks()
@@ -117,7 +119,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
     while _lasting(threads) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert set() == _lasting(threads)
-    if len(sys.modules) - _frozen_modules > MAX_NEW_MODULES:
+    _tests += 1
+    if len(sys.modules) - _frozen_modules > MAX_NEW_MODULES or _tests - _frozen_tests >= MAX_TESTS:
         _freeze()
 
 

@@ -29,7 +29,7 @@ NAMES = [*(EXPECTED.keys() - ENDS.keys()), *KEPT, "gradient-spike", "stagnation"
 
 
 def on_images(journals: Path, *words: str, budget: str = "") -> None:
-    train_here(journals, "--arch", "cnn", *words, budget=budget)
+    train_here(journals, "--arch", "cnn", "--batch", "4", *words, budget=budget)
 
 
 @pytest.mark.parametrize("fault", sorted(NAMES))

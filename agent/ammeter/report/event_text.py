@@ -8,6 +8,7 @@ from typing import Any
 from ammeter.report import origin_text
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.low_precision.misaligned_matmul import MIN_SHARE as CONCERNS
+from ammeter.verdicts.low_precision.misaligned_matmul import misaligned_sizes
 from ammeter.wire.frames import Event
 
 Data = Mapping[str, Any]
@@ -199,7 +200,9 @@ def _buffers(data: Data) -> str:
 
 
 def _fallback(data: Data) -> str:
-    if data["reason"] == "misaligned" and data["flops_share"] < CONCERNS:
+    if data["reason"] == "misaligned" and (
+        data["flops_share"] < CONCERNS or not misaligned_sizes(data["op"], data["shape"])
+    ):
         return ""
     reason = _REASONS.get(data["reason"], data["reason"])
     return f"{wording.percent(data['flops_share'])} of the FLOPs, {data['op']} in {data['module']}, {reason}"

@@ -29,10 +29,10 @@ def sentence(data: Data) -> str:
         return "the output of the model is finite and the loss is not: check the targets and the loss function"
     if data.get("confidence") == "frontier":
         return (
-            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: check"
-            f" the backward pass of {place}"
+            f"{data.get('tensor') or place} is the last tensor whose gradient is not finite{_amounts(data)}: the"
+            f" backward pass of {place} made it, or the loss scale was too high"
         )
-    before = f", from at most {data['absmax']:.4g}" if isinstance(data.get("absmax"), float | int) else ""
+    before = f", from at most {data['absmax']:.4g}" if data.get("absmax") else ""
     op = f" ({data['op']})" if data.get("op") and data.get("op") != "loss" else ""
     return (
         f"the first NaN or Inf came from {kind} at {place}{op}{_amounts(data)}{before}"

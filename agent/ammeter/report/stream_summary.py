@@ -208,11 +208,16 @@ class StreamSummary:
             self.checkpoints[key] = SavedCheckpoint(path, missing, exposed)
 
     def _add_sentence(self, event: Event) -> None:
-        text = sentence(event)
+        text = sentence(event) if self._concerns(event) else None
         if text and len(self.sentences) < MAX_SENTENCES:
             caller = str(event.data.get("caller") or "")
             entry = {"event": event.name, "step": event.step, "rank": self.rank, "caller": caller or None, "said": text}
             self.sentences.setdefault((event.name, caller, text), entry | {"verdict": verdict_of(event)})
+
+    def _concerns(self, event: Event) -> bool:
+        """Whether an event matters on this machine: misaligned sizes cost time on a GPU only."""
+        is_on_gpu = self.hello is not None and "cuda" in self.hello.environment
+        return event.data.get("reason") != "misaligned" or is_on_gpu
 
     def _extend(self, first: int, last: int) -> None:
         self.first_time = min(self.first_time or first, first)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ammeter.report.event_text import checkpoint, sentence
@@ -70,7 +71,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "moments.nonfinite": ({"tensors": ["a.exp_avg"]}, "state contains NaN or Inf: a.exp_avg"),
     "kernel.fallback": (
-        {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned"},
+        {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned", "shape": "8x64 x 64x100"},
         "25 % of the FLOPs, mm in head, has sizes that are not multiples of 8",
     ),
 }
@@ -97,9 +98,20 @@ def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, 
 
 def test_what_needs_nobody_has_no_words() -> None:
     assert sentence(Event("scaler.growth", 3, 0, {"from": 1.0, "to": 2.0})) is None
-    odd = {"flops_share": 0.02, "op": "mm", "module": "head", "reason": "misaligned"}
-    assert sentence(Event("kernel.fallback", 3, 0, odd)) is None
+    odd = {"op": "mm", "module": "head", "reason": "misaligned"}
+    for share, shape in ((0.02, "8x64 x 64x100"), (0.25, "8x64 x 64x10")):
+        assert sentence(Event("kernel.fallback", 3, 0, {**odd, "flops_share": share, "shape": shape})) is None
     assert checkpoint("a.pt", (), ()) is None
+
+
+@pytest.mark.parametrize(("environment", "count"), [({}, 0), ({"cuda": "12.8"}, 1)])
+def test_sizes_that_cost_time_on_a_gpu_are_seen_on_a_gpu(environment: dict[str, str], count: int) -> None:
+    stream, tally = Stream(), StreamSummary("s")
+    stream.frames = [msgspec.structs.replace(stream.frames[0], environment=environment)]
+    place = {"flops_share": 0.25, "op": "mm", "module": "head", "reason": "misaligned", "shape": "8x64 x 64x100"}
+    for view in views(stream.good().event("kernel.fallback", **place).frames):
+        tally.add(view)
+    assert count == len(seen_in([tally]))
 
 
 def test_a_checkpoint_says_what_it_lacks_and_who_can_get_at_it() -> None:

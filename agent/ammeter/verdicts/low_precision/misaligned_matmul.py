@@ -26,19 +26,19 @@ LARGE_SIZE = 1024
 
 
 def _counts(place: Place) -> bool:
-    return place.reason == "misaligned" and bool(_sizes(place))
+    return place.reason == "misaligned" and bool(misaligned_sizes(place.op, place.shape))
 
 
-def _sizes(place: Place) -> list[int]:
-    """Returns the misaligned sizes of the second factor, the largest first."""
-    sizes = [int(digits) for digits in re.findall(r"\d+", place.shape.rpartition(" x ")[2])]
-    of_factor = sizes[:2] if "convolution" in place.op else sizes[-2:]
+def misaligned_sizes(op: str, shape: str) -> list[int]:
+    """Returns the misaligned sizes of the second factor that count, the largest first."""
+    sizes = [int(digits) for digits in re.findall(r"\d+", shape.rpartition(" x ")[2])]
+    of_factor = sizes[:2] if "convolution" in op else sizes[-2:]
     return sorted({size for size in of_factor if size >= MIN_SIZE and size % 8}, reverse=True)
 
 
 def _conclude(state: Fallbacks) -> Finding:
     place = state.largest
-    sizes = _sizes(place)
+    sizes = misaligned_sizes(place.op, place.shape)
     noun = "size" if len(sizes) == 1 else "sizes"
     listed = " and ".join(map(str, sizes))
     return Finding(

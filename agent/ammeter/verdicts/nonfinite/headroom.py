@@ -42,6 +42,8 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     """Load at which gradients overflow, as far as it is known."""
     overflowed: float = 0.0
     """Scale that was too high before any load was known."""
+    optimizers: int = 0
+    """Largest number of optimizers that were applied in one step."""
 
     def load_at(self, scale: float) -> float:
         """Returns the load of a usual recent step at this scale; 0 if unknown."""
@@ -59,6 +61,16 @@ def overflow(headroom: Headroom, scale: float) -> Headroom:
     if known:
         return replace(headroom, capacity=min(headroom.capacity, known))
     return replace(headroom, overflowed=min(headroom.overflowed or scale, scale))
+
+
+def covers(headroom: Headroom, scale: float, optimizers: int) -> bool:
+    """Whether steps of so many optimizers were applied at this scale, so that it has worked for each of them."""
+    return 0 < scale <= headroom.applied_scale and optimizers <= max(1, headroom.optimizers)
+
+
+def with_optimizers(headroom: Headroom, optimizers: float) -> Headroom:
+    """Stores the number of optimizers that were applied in a step."""
+    return replace(headroom, optimizers=int(optimizers)) if optimizers > headroom.optimizers else headroom
 
 
 def applied(headroom: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
@@ -84,7 +96,8 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
     """
     if len(rows) == 1:
         (step, (was_applied, *values)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
-        return applied(headroom, step, *values) if was_applied > 0 else headroom
+        return applied(with_optimizers(headroom, was_applied), step, *values) if was_applied > 0 else headroom
+    headroom = with_optimizers(headroom, float(np.nanmax(rows.scalar("applied"), initial=0.0)))
     done = rows.scalar("applied") > 0
     some = slice(None) if done.all() else done
     scales, norms, peaks = (

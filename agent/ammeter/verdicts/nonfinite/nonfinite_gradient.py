@@ -79,11 +79,11 @@ def _rows(state: State, rows: View) -> State:
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
     for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
         if not bad[at]:
-            state = _good(state, step, scale, norm, absmax) if applied > 0 else state
+            state = _good(state, step, scale, norm, absmax, applied) if applied > 0 else state
         elif not loss_nonfinite[at]:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
             if skipped > 0:
-                state = _skipped(state, step, scale, frontier)
+                state = _skipped(state, step, scale, frontier, int(skipped + (applied if applied > 0 else 0)))
             elif applied > 0 and state.own_scaled:
                 state = _doubtful(state, step, frontier)
             else:
@@ -127,7 +127,7 @@ def _bad_rows(rows: View) -> Mask:
     return bad if finite.all() else bad | (measured(norms) & ~finite & ~(elements == 0))
 
 
-def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> State:
+def _good(state: State, step: int, scale: float, norm: float, absmax: float, optimizers: float) -> State:
     if state.pending_step >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
         if state.opened.active:  # the pending step is one of those
             state = replace(state, uncounted=state.uncounted - 1)
@@ -137,14 +137,17 @@ def _good(state: State, step: int, scale: float, norm: float, absmax: float) -> 
         state = replace(state, after=scale) if math.isnan(state.after) else state
     elif state.series:
         state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
-    after = headroom.applied(state.headroom, step, scale, norm, absmax)
+    after = headroom.applied(headroom.with_optimizers(state.headroom, optimizers), step, scale, norm, absmax)
     opened = state.opened.over() if state.finite + 1 >= RECOVERED_STEPS else state.opened
     finite = state.finite + 1 if opened.active else 0
     return replace(state, headroom=after, series=0, unexpected_skips=0, pending_step=-1, finite=finite, opened=opened)
 
 
-def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
-    """Processes a step that the scaler skipped; decides whether the scale is the reason."""
+def _skipped(state: State, step: int, scale: float, frontier: Origin, optimizers: int) -> State:
+    """Processes a step that the scaler skipped; decides whether the scale is the reason.
+
+    optimizers: those that were asked to step. More than before include one for which no scale has worked so far.
+    """
     if 0 <= scale <= INVERSE_INFINITE_SCALE:  # unscaling itself turns every gradient into NaN
         return state
     state = replace(state, first_skip=state.first_skip if state.series else step, series=state.series + 1)
@@ -152,7 +155,7 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     state = replace(state, lowest=min(state.lowest, scale) if scale >= 0 else state.lowest)
     only_nan = frontier.count > 0 and not frontier.inf
     spread = frontier.handed_on or frontier.everywhere
-    had_worked = 0 < scale <= state.headroom.applied_scale
+    had_worked = headroom.covers(state.headroom, scale, optimizers)
     state = replace(state, unexpected_skips=state.unexpected_skips + had_worked)
     hopeless = state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS or (
         state.series >= MAX_ACCIDENTAL_SKIPS and (scale <= MIN_USEFUL_SCALE or _is_unscaled(state, scale))
@@ -160,7 +163,7 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin) -> State:
     if spread and hopeless:
         return open_episode(_with_evidence(state, scale, 0.0), step, frontier, unprotected=False)
     if not had_worked:
-        if math.isnan(scale):
+        if math.isnan(scale) or scale <= state.headroom.applied_scale:  # nothing is known of a further optimizer
             return state
         nan_overflows = state.nan_overflows or only_nan
         return replace(state, nan_overflows=nan_overflows, headroom=headroom.overflow(state.headroom, scale))

@@ -259,3 +259,11 @@ def test_an_overflow_between_two_bad_steps_counts_as_one_of_them() -> None:
     finding = found(stream.bad(32768, last=3))
     assert "In 3 steps from 40 to 44 the gradients contained NaN or Inf" in finding.cause
     assert 3 == finding.evidence["bad_steps"]
+
+
+@pytest.mark.parametrize("reported_by", ["one batch", "many batches"])
+def test_the_first_step_of_a_further_optimizer_shows_no_scale_that_has_worked_for_it(reported_by: str) -> None:
+    stream = calm() if reported_by == "one batch" else calm().good(65536, norm=0.5)
+    assert "nonfinite-gradient" not in findings(stream.bad(65536, last=3, applied=1, skipped=1).good(32768, applied=2))
+    later = stream.good(32768, norm=0.5, applied=2).bad(32768, last=3, applied=1, skipped=1).good(16384, applied=2)
+    assert "nonfinite-gradient" in findings(later)

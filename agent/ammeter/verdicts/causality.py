@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts import ALL, BY_ID
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.framework.finding import Finding, Severity
+from ammeter.verdicts.framework.finding import BEFORE_FORWARD, Finding, Severity
 
 SLACK_STEPS = 5
 """Steps by which a consequence may seem to begin before its cause: a cause in a sampled column is seen late, and ranks
@@ -56,7 +56,7 @@ def _root(at: int, findings: Sequence[Concluded]) -> int:
     while True:
         stream, finding = findings[at]
         causes = [
-            (other[0] != stream, other[1].first_step, RANK[other[1].verdict], index)
+            (other[0] != stream, *_begun(other[1]), index)
             for index, other in enumerate(findings)
             if index not in seen and explains(other[1], finding)
         ]
@@ -76,7 +76,7 @@ def explains(cause: Finding, other: Finding) -> bool:
     if not cause.active and cause.last_step + SLACK_STEPS < other.first_step:
         return False
     if cause.verdict in BY_ID[other.verdict].explains:
-        return (cause.first_step, RANK[cause.verdict]) < (other.first_step, RANK[other.verdict])
+        return _begun(cause) < _begun(other)
     return cause.first_step <= other.first_step + SLACK_STEPS
 
 
@@ -137,5 +137,10 @@ def _behind(rank: int, others: Sequence[tuple[int, int]]) -> str:
 RANK = {verdict.id: rank for rank, verdict in enumerate(ALL)}
 
 
-def _order(finding: Finding) -> tuple[bool, int, int]:
-    return finding.severity != "page", finding.first_step, RANK[finding.verdict]
+def _begun(finding: Finding) -> tuple[int, bool, int]:
+    """Sorts findings by their beginning: step, part of the step as far as it was measured, usual order of verdicts."""
+    return finding.first_step, not finding.evidence.get(BEFORE_FORWARD), RANK[finding.verdict]
+
+
+def _order(finding: Finding) -> tuple[bool, int, bool, int]:
+    return finding.severity != "page", *_begun(finding)

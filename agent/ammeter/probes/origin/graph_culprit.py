@@ -43,7 +43,8 @@ def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], b
         is_module: whether a path is a module with a forward() of its own.
 
     Returns:
-        The data of an `origin.found` event; None if the graph does not show the origin.
+        The data of an `origin.found` event, and whether operands of the operator are `hidden`; None if the graph does
+        not show the origin.
     """
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         nodes = nodes_of(root)
@@ -214,6 +215,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "absmax": max((read.absmax for read in inputs), default=None),
             "reason": reason,
             "confidence": "graph",
+            "hidden": node.is_hidden,
         }
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.origin import graph_culprit
+from ammeter.probes.origin.floats import Numbers, Readings, is_readable
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.forward_calls import innermost
@@ -54,9 +55,23 @@ class LossOrigin:
             return None
         names = self._session.watched.tensors
         known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
-        return graph_culprit.find_origin(
+        found = graph_culprit.find_origin(
             root, lambda tensor: known.get(id(tensor)) or self._buffer_name(tensor), self._has_forward
         )
+        hidden = found is None or found.pop("hidden")
+        return (self._bad_weight() if hidden else None) or found
+
+    def _bad_weight(self) -> dict[str, Any] | None:
+        """Reads the weights and describes the first one with NaN or +Inf, which the graph may not show."""
+        watched = self._session.watched
+        for index, tensor in watched.alive():
+            if tensor.requires_grad and tensor.is_cpu and is_readable(tensor):
+                readings = Readings()
+                readings.add(tensor)
+                numbers = readings.all()[0]
+                if numbers is not None and numbers.bad and not numbers.masked:
+                    return _of_weight(watched.tensors[index].name, tensor, numbers)
+        return None
 
     def _buffer_name(self, tensor: torch.Tensor) -> str:
         """The name of the buffer of a watched model in the same memory, '' if there is none."""
@@ -78,3 +93,21 @@ class LossOrigin:
                 module = dict(innermost(model).named_modules()).get(path.removeprefix(prefix))
                 return module is not None and not type(module).__module__.startswith("torch.nn.modules.container")
         return False
+
+
+def _of_weight(name: str, weight: torch.Tensor, numbers: Numbers) -> dict[str, Any]:
+    """Returns the data that graph_culprit has of a weight."""
+    return {
+        "kind": "weights",
+        "module": name.rpartition(".")[0],
+        "tensor": name,
+        "nans": int(numbers.nans),
+        "infs": int(numbers.positive + numbers.negative),
+        "sample": int(numbers.sample),
+        "op": "",
+        "direction": "forward",
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "absmax": None,
+        "reason": "",
+        "confidence": "graph",
+    }

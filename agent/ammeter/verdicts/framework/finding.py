@@ -15,6 +15,10 @@ from ammeter.wire.columns import View
 
 Severity = Literal["page", "ticket"]
 
+BEFORE_FORWARD = "before_forward_pass"
+"""Key of the evidence that the symptom existed before the forward pass of the finding's first step. Such a finding
+began before all others of the same first step."""
+
 
 class Finding(msgspec.Struct, frozen=True):
     """The conclusion of a verdict about one stream, or about the run.

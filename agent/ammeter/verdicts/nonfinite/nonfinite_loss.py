@@ -83,7 +83,7 @@ def _event(state: State, event: Event) -> State:
     origin = origin_event.of_event(event)
     if origin.kind == "gradient" and state.bad == state.skipped and state.opened.times == 1:
         return State(weight_before=state.weight_before, has_gradients=True)
-    own_harm = origin.kind == "weights" and state.at_risk
+    own_harm = origin.kind == "weights" and state.at_risk and origin.first != event.step
     is_known = state.origin.kind and not origin.refines(state.origin)
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
         return state
@@ -192,7 +192,8 @@ def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
 
 
 def _weights_were_bad(state: State) -> bool:
-    return not state.at_risk and (bool(state.weight_before) or state.origin.kind == "weights")
+    origin = state.origin
+    return bool(state.weight_before) or (origin.kind == "weights" and not (origin.buffer and state.at_risk))
 
 
 def _nonfinite_weight(state: State) -> str | None:

@@ -11,10 +11,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
+from ammeter.verdicts.framework.finding import BEFORE_FORWARD, Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.verdicts.framework.single_event import MAX_PATH_CHARS
+from ammeter.verdicts.nonfinite import origin_event
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
@@ -28,6 +29,8 @@ contain NaN or Inf."""
 
 MAX_NAME_CHARS = 160
 """Maximum characters of a stored name."""
+
+STATE_CONTAINS = "The optimizer's state contains"
 
 
 class Saved(msgspec.Struct, frozen=True, array_like=True):
@@ -52,15 +55,21 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     deduced: int = -1
     """First non-finite loss of a row without applied steps. It is set if the start of the damage was deduced from
     it."""
+    used: str = ""
+    """A weight with which the forward pass of the first bad step was computed, if it was read before the step ended."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"):
+    for part in view.parts(*VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
+        elif isinstance(part, Event) and part.name == "checkpoint.saved":
+            state = _saved(state, part)
+        elif isinstance(part, Event) and part.name == "origin.found":
+            state = _used(state, part)
         elif isinstance(part, Event):
-            state = _saved(state, part) if part.name == "checkpoint.saved" else _nonfinite(state, part)
+            state = _nonfinite(state, part)
     return state, changed(_conclude, before, state)
 
 
@@ -101,10 +110,9 @@ def _nonfinite(state: State, event: Event) -> State:
     Losses whose steps the scaler skipped did not change the weights, so the weights were bad before the first of them.
     """
     before = state.first_bad_loss >= 0 and not state.bad_step_applied
-    first = max(0, state.first_bad_loss - 1) if before else event.step
     if not state.opened.active:
-        state = replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0)
-        state = replace(state, deduced=state.first_bad_loss if before and state.first_bad_loss > 0 else -1)
+        state = replace(_reset(state), deduced=state.first_bad_loss if before else -1)
+    first = state.first_bad_loss if before else event.step
     state = replace(state, opened=state.opened.at(min(first, event.step), event.step), finite=0, clean=False)
     data = event.data
     name, count = str((data.get("tensors") or ["one"])[0])[:MAX_NAME_CHARS], data.get("count", 1)
@@ -113,6 +121,26 @@ def _nonfinite(state: State, event: Event) -> State:
     last = data.get("last_finite")
     last = last if isinstance(last, int) else -1
     return state if state.tensor else replace(state, tensor=name, count=count, last_finite=last)
+
+
+def _used(state: State, event: Event) -> State:
+    """Opens the finding, or dates it, if the first bad step began with a non-finite weight.
+
+    A later step of a series says nothing: an earlier one may have changed the weights.
+    """
+    origin = origin_event.of_event(event)
+    if origin.kind != "weights" or origin.buffer or not origin.tensor or origin.first != event.step:
+        return state
+    if state.opened.active:
+        dated = state.opened.first == event.step and state.deduced < 0
+        return replace(state, used=origin.tensor) if dated else state
+    opened = state.opened.at(event.step, event.step)
+    return replace(_reset(state), opened=opened, used=origin.tensor, finite=0, clean=False)
+
+
+def _reset(state: State) -> State:
+    """Removes what is known of an earlier episode."""
+    return replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0, deduced=-1, used="")
 
 
 def _saved(state: State, event: Event) -> State:
@@ -131,25 +159,35 @@ def _saved(state: State, event: Event) -> State:
 
 def _conclude(state: State) -> Finding:
     opened = state.opened
-    good = next((saved for saved in reversed(state.saved) if saved.step < opened.first), None)
-    tensor = state.tensor or state.moment
-    subject = "Weights contain" if state.tensor else "The optimizer's state contains"
+    good = next((saved for saved in reversed(state.saved) if saved.step < _harmed(state)), None)
+    weight = state.used or state.tensor
+    tensor = weight or state.moment
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"{subject} NaN or Inf, read at step {opened.step}",
+        title=f"{'Weights contain' if weight else STATE_CONTAINS} NaN or Inf, read at step {opened.step}",
         cause=_cause(state),
         fix=_fix(state, good),
         tensor=tensor,
-        module=module_of(tensor if state.tensor else module_of(tensor)),
+        module=module_of(tensor if weight else module_of(tensor)),
         evidence=_evidence(state, good),
         **lifecycle_fields(opened),
     )
 
 
+def _were_used(state: State) -> bool:
+    """Whether the first step of the finding began with non-finite weights, so they are no effect of its loss."""
+    return bool(state.used) or state.deduced >= 0
+
+
+def _harmed(state: State) -> int:
+    """Returns the earliest step whose end may have left non-finite weights."""
+    return max(0, state.opened.first - _were_used(state))
+
+
 def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
     return {
-        "nonfinite_weight": state.tensor or None,
+        "nonfinite_weight": state.used or state.tensor or None,
         "nonfinite_moment": state.moment or None,
         "read_at_step": state.opened.step,
         "skipped_losses_from": state.deduced if state.deduced >= 0 else None,
@@ -158,6 +196,7 @@ def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
         "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
         "checkpoint": good.path if good else None,
         "checkpoint_step": good.step if good else None,
+        BEFORE_FORWARD: _were_used(state),
     }
 
 
@@ -165,24 +204,26 @@ def _cause(state: State) -> str:
     sentences = [*_weight_sentences(state), *_moment_sentences(state)]
     effect = (
         "operations with NaN give NaN, and so does the loss if the weight is used"
-        if state.tensor
+        if state.used or state.tensor
         else "an update computed from it is NaN, too, or zero"
     )
     return f"{' '.join(sentences)} Further training does not repair this: {effect}."
 
 
 def _weight_sentences(state: State) -> Iterator[str]:
-    if not state.tensor:
-        return
-    contain = "weight tensor contains" if state.count == 1 else "weight tensors contain"
-    named = f": {state.tensor}" if state.count == 1 else f", {state.tensor} among them"
-    yield f"{state.count} {contain} NaN or Inf{named}."
+    if state.used:
+        yield f"{state.used} contained NaN or Inf before step {state.opened.first} computed its loss."
+    if state.tensor:
+        contain = "weight tensor contains" if state.count == 1 else "weight tensors contain"
+        named = f": {state.tensor}" if state.count == 1 else f", {state.tensor} among them"
+        then = "After that step, " if state.used else ""
+        yield f"{then}{state.count} {contain} NaN or Inf{named}."
     if state.last_finite >= 0:
         yield f"At step {state.last_finite} the weights that were read were finite."
     if state.deduced >= 0:
         yield (
             f"The losses are non-finite from step {state.deduced} on and each of these steps was skipped, so the"
-            f" weights were non-finite after step {state.opened.first} at the latest."
+            f" weights were non-finite before step {state.deduced}."
         )
 
 
@@ -193,7 +234,7 @@ def _moment_sentences(state: State) -> Iterator[str]:
 
 
 def _fix(state: State, good: Saved | None) -> str:
-    earlier = wording.earlier(state.opened.first)
+    earlier = wording.earlier(_harmed(state))
     if good:
         checkpoint = f"{good.path}, saved at step {good.step}"
     elif state.saved:
@@ -202,8 +243,8 @@ def _fix(state: State, good: Saved | None) -> str:
         checkpoint = earlier
     return (
         f"Stop the run and restore {checkpoint}. Check its weights and optimizer state with torch.isfinite before you"
-        f" continue. Then check {_steps(state)}: a gradient that no scaler checked, an eps that is zero in the state's"
-        " dtype, or a learning rate that overflows."
+        f" continue. Then check {_steps(state)}: code that writes to the weights itself, a gradient that no scaler"
+        " checked, an eps that is zero in the state's dtype, or a learning rate that overflows."
     )
 
 
@@ -212,7 +253,7 @@ def _steps(state: State) -> str:
 
     Without a finite reading they are all steps up to the latter.
     """
-    first, last = state.last_finite, state.opened.first
+    first, last = state.last_finite, _harmed(state)
     return f"the applied steps from {first} to {last}" if 0 <= first < last else f"the applied steps up to {last}"
 
 
@@ -222,7 +263,7 @@ VERDICT = Verdict(
     title="Weights are not finite",
     question="Do the weights or the optimizer's state contain NaN or Inf?",
     columns=("loss", "loss_backward", "applied", "skipped", "weights_nonfinite"),
-    events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved"),
+    events=("weights.nonfinite", "moments.nonfinite", "checkpoint.saved", "origin.found"),
     needs=(Readings("weights_nonfinite", 1, within=500),),
     state=State,
     judge=judge,
@@ -233,5 +274,6 @@ VERDICT = Verdict(
         "overflow-storm",
         "gradient-underflow",
         "scale-underflowed",
+        "poisoned-buffers",
     ),
 )

@@ -166,6 +166,37 @@ def test_a_weight_that_is_not_finite_is_the_origin(tmp_path: Path) -> None:
     assert (ONSET_STEP, "weights", "1.leave.weight") == (step, found["kind"], found["tensor"])
 
 
+class Recomputed(torch.nn.Module):
+    """A layer whose weights are not in the graph of the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = checkpoint(self.layer, x, use_reentrant=True)
+        return output
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_weight_is_read_where_a_function_hides_it(bad: bool, tmp_path: Path) -> None:
+    """The look-alike has finite weights and an input that overflows in the same function."""
+
+    def build() -> Network:
+        model = torch.nn.Sequential(torch.nn.Linear(12, 12), Recomputed(), torch.nn.Linear(12, 3))
+        return Network(model, (torch.randn(8, 12),), {}, "1.layer")
+
+    def before(step: int, network: Network) -> None:
+        if step == ONSET_STEP:
+            with torch.no_grad():
+                network.model.get_parameter("1.layer.weight").fill_(1.0)[2, 3] = torch.nan if bad else 1.0
+                network.model.get_parameter("0.bias").fill_(0.0 if bad else 3e38)
+
+    _, found = _first(train(build, tmp_path, before=before, dtype=None))
+    assert ("weights" if bad else "forward") == found["kind"]
+    assert found.get("tensor") == ("1.layer.weight" if bad else None)
+
+
 class Shifted(torch.nn.Module):
     """A buffer takes part in the forward pass."""
 

@@ -37,7 +37,10 @@ def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:
 
 def test_losses_that_the_scaler_skipped_began_behind_the_weights() -> None:
     stream = warm(40).bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
-    assert 39 == found(poisoned(stream, "embed.weight")).first_step
+    finding = found(poisoned(stream, "embed.weight"))
+    assert 40 == finding.first_step
+    assert "so the weights were non-finite before step 40." in finding.cause
+    assert "a checkpoint from before step 39." in finding.fix
     assert "nonfinite-weights" == first_cause(stream)
 
 
@@ -55,6 +58,30 @@ def test_weights_that_a_bad_gradient_poisoned_are_its_consequence() -> None:
 def test_weights_that_were_seen_to_be_bad_before_the_loss_are_its_cause() -> None:
     stream = poisoned(warm(40, scale=None), "embed.weight").bad(last=5, loss=math.nan)
     assert "nonfinite-weights" == first_cause(stream.bad(last=5, loss=math.nan))
+
+
+WEIGHT = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "confidence": "graph"}
+
+
+def applied_with_nan(since: int) -> Stream:
+    """Steps without a scaler with a loss of NaN, and a NaN weight that the graph shows in the first one, or later."""
+    stream = warm(40, scale=None)
+    for _ in range(since + 1):
+        stream.bad(last=5, loss=math.nan)
+    return poisoned(stream.event("origin.found", **WEIGHT, since=since), "head.weight", "embed.weight")
+
+
+def test_a_weight_that_the_first_bad_step_began_with_is_the_cause() -> None:
+    finding = found(applied_with_nan(since=0))
+    assert "nonfinite-weights" == first_cause(applied_with_nan(since=0))
+    assert (40, "embed.weight", "embed") == (finding.first_step, finding.tensor, finding.module)
+    assert "embed.weight contained NaN or Inf before step 40 computed its loss. After that step, 2" in finding.cause
+    assert "a checkpoint from before step 39." in finding.fix
+
+
+def test_a_weight_that_is_read_after_an_applied_bad_step_is_no_cause() -> None:
+    assert "nonfinite-loss" == first_cause(applied_with_nan(since=1))
+    assert "contained" not in found(applied_with_nan(since=1)).cause
 
 
 def test_it_names_the_newest_checkpoint_from_before() -> None:
@@ -125,10 +152,10 @@ def test_a_real_run_whose_weight_turns_nan_is_told_to_go_back(scaled: bool, tmp_
             optimizer.zero_grad()
     finding = seen.findings()["nonfinite-weights"]
     assert "page" == finding.severity
-    assert finding.first_step == (7 if scaled else 8)
+    assert 8 == finding.first_step
     assert str(tmp_path / "4.pt") == finding.evidence["checkpoint"]
-    if scaled:
-        assert ("2.weight", "2") == (finding.tensor, finding.module)
+    assert ("2.weight", "2") == (finding.tensor, finding.module)
+    assert finding == explain([("stream", each) for each in seen.findings().values()])[0].finding
 
 
 def test_before_its_first_step_a_run_has_no_checkpoint_to_go_back_to() -> None:

@@ -101,6 +101,50 @@ def test_autocast_for_a_device_that_there_is_not_is_found(scaled: bool, tmp_path
     assert {NAME} == set(seen.findings())
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return upstream * 2
+
+
+class WithFunction(torch.nn.Module):
+    """A model with a Function of the program between two layers, whose products autocast concerns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Model(), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(Doubled.apply(self.body(x)))
+        return logits
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [(cuda, "refused"), (cpu, None), (lambda: cpu(enabled=False), None), (nullcontext, None)],
+)
+def test_a_model_with_a_function_of_its_own_is_judged_by_refused_autocast_alone(
+    context: Context, reason: str | None, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = WithFunction()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", 2.0**8)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for _ in range(12):
+            optimizer.zero_grad()
+            with context():
+                loss = cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+    assert reason == reason_of(seen)
+
+
 @pytest.mark.parametrize(
     ("context", "outside", "reason"),
     [

@@ -1,14 +1,14 @@
 """Compares the precision that the program asks for with the one in which its loss is computed.
 
 A program asks by autocast, and by a scaler that is enabled. The graph of the loss shows what runs: under autocast it
-has nodes in float16 or bfloat16. A graph with compiled code or with Functions of the program hides its dtypes and is
-not judged.
+has nodes in float16 or bfloat16. Compiled code and Functions of the program hide dtypes. A graph with one of them is
+judged only if autocast cannot concern the device at all, and by the matrix products that are visible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -25,6 +25,9 @@ HALF = (torch.float16, torch.bfloat16)
 
 MAX_NODES = 2048
 """Nodes behind a loss that are searched for half precision. Under autocast the search ends after a few."""
+
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "MkldnnLinear")
+"""Nodes of operators that autocast runs in half precision on every device begin with these names."""
 
 MIN_SAMPLES = 3
 """Consecutive losses in float32 that show more than a single step without autocast."""
@@ -53,6 +56,13 @@ class Context:
     def __init__(self) -> None:
         self.line = ""
         self.created = self.entered = self.refused = 0
+
+
+class Precision(NamedTuple):
+    """The dtype in which losses are computed, and whether parts of their graph show no dtype."""
+
+    dtype: torch.dtype
+    is_partly_hidden: bool
 
 
 class Requested:
@@ -128,16 +138,17 @@ class Requested:
         if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses) and not is_late and not self._rechecks:
             return
         self._rechecks = max(0, self._rechecks - 1)
-        ran = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
-        if ran is None:
+        found = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
+        if found is None:
             return
+        ran = found.dtype
         if ran is torch.float32 and self._was_half:
             self._begin_anew()
         self._was_half = ran is not torch.float32
         self._in_float32 = self._in_float32 + 1 if ran is torch.float32 else 0
-        if scaler is not None and ran is torch.bfloat16 and self._asked(torch.float16):
+        if scaler is not None and ran is torch.bfloat16 and self._asked(torch.float16) and not found.is_partly_hidden:
             self._report("other-dtype", ran, scaler)
-        elif self._in_float32 >= MIN_SAMPLES and (reason := self._reason(scaler)):
+        elif self._in_float32 >= MIN_SAMPLES and (reason := self._reason(scaler, found)):
             self._report(reason, ran, scaler)
 
     def _begin_anew(self) -> None:
@@ -155,7 +166,7 @@ class Requested:
     def _asked(self, dtype: torch.dtype) -> bool:
         return any(context.entered for (_, asked), context in self._contexts.items() if asked is dtype)
 
-    def _reason(self, scaler: Any) -> str:
+    def _reason(self, scaler: Any, found: Precision) -> str:
         """Returns why a loss was computed in float32; '' if the program may have asked for that."""
         contexts = self._contexts.items()
         devices = self._devices()
@@ -164,6 +175,8 @@ class Requested:
         entered = {device for (device, _), context in contexts if context.entered}
         if entered and devices and not entered & devices:
             return "wrong-device"
+        if found.is_partly_hidden:
+            return ""
         created = sum(context.created for _, context in contexts)
         if scaler is None:
             return "not-entered" if created >= MIN_UNENTERED and not entered else ""
@@ -199,32 +212,33 @@ class Requested:
         return {tensor.device.type for _, tensor in self._session.watched.alive()}
 
 
-def _dtype_of(losses: list[torch.Tensor], *, any_half: bool) -> torch.dtype | None:
+def _dtype_of(losses: list[torch.Tensor], *, any_half: bool) -> Precision | None:
     """Returns the dtype in which losses are computed: float16, bfloat16 or float32; None if it is hidden.
 
     Args:
         any_half: the search may end at the first of float16 and bfloat16.
     """
-    found: torch.dtype | None = None
+    dtype: torch.dtype | None = None
+    is_hidden = has_product = False
     for loss in losses:
         if loss.grad_fn is None:
             continue
-        found = found or torch.float32
-        count = 0
+        dtype, count = dtype or torch.float32, 0
         for node in nodes(loss.grad_fn, MAX_NODES):
             count += 1
-            if isinstance(node, BackwardCFunction) or "CompiledFunction" in node.name():
-                return None
-            dtypes = {metadata.dtype for metadata in getattr(node, "_input_metadata", ())}
+            name, dtypes = node.name(), {metadata.dtype for metadata in getattr(node, "_input_metadata", ())}
+            is_hidden = is_hidden or isinstance(node, BackwardCFunction) or "CompiledFunction" in name
+            has_product = has_product or name.startswith(PRODUCTS)
             if torch.float16 in dtypes:
-                return torch.float16
+                return Precision(torch.float16, is_hidden)
             if torch.bfloat16 in dtypes:
-                found = torch.bfloat16
+                dtype = torch.bfloat16
                 if any_half:
-                    return found
-        if count >= MAX_NODES and found is torch.float32:
-            return None
-    return found
+                    return Precision(dtype, is_hidden)
+        is_hidden = is_hidden or (count >= MAX_NODES and dtype is torch.float32)
+    if dtype is None or (is_hidden and not has_product):
+        return None
+    return Precision(dtype, is_hidden)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+
+_COMPENSATING = re.compile("kahan|compensat|stochastic_round", re.IGNORECASE)
+"""Names of options and of state in optimizers that keep what the rounding of half-precision weights loses: torchao,
+torchdistx, optimi and pytorch_optimizer."""
+
+
+def compensates(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimizer uses Kahan summation or stochastic rounding, by the names of options and state."""
+    state = next((state for state in optimizer.state.values() if isinstance(state, dict)), {})
+    settings = [vars(optimizer), *optimizer.param_groups, state]
+    named = (value for names in settings for name, value in names.items() if is_compensation(str(name)))
+    return any(value is not None and value is not False for value in named)
+
+
+def is_compensation(name: str) -> bool:
+    """Returns whether an option or a state has the name of such a method. What it keeps is small and may be in half."""
+    return _COMPENSATING.search(name) is not None
 
 
 def restored_counts(optimizer: torch.optim.Optimizer, state_dict: Any) -> dict[str, Any]:

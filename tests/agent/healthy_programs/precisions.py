@@ -98,3 +98,32 @@ def half_of_the_model_is_frozen_and_its_float16_teacher_makes_no_gradients(folde
             (loss_of(model, None) + wanted.square().mean()).backward()
             optimizer.step()
     return seen
+
+
+class Compensated(torch.optim.Optimizer):
+    """SGD in bfloat16 that keeps what is rounded away for the next step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            rest = self.state[parameter].setdefault("kahan_comp", torch.zeros_like(parameter))
+            update = -1e-3 * parameter.grad - rest
+            before = parameter.clone()
+            parameter.add_(update)
+            rest.copy_((parameter - before) - update)
+
+
+@healthy
+def bfloat16_weights_with_kahan_summation(folder: Path) -> Any:
+    model = torch.nn.Linear(12, 3, dtype=torch.bfloat16)
+    optimizer = Compensated(model.parameters())
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(24):
+            optimizer.zero_grad()
+            model(torch.randn(8, 12, dtype=torch.bfloat16)).float().square().mean().backward()
+            optimizer.step()
+    assert {"half-optimizer-state", "lost-updates"}.isdisjoint(seen.findings())
+    return seen

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.preparation.optimizer_state import elements_by_dtype, restored_counts, state_tensors
+from ammeter.preparation.optimizer_state import (
+    compensates,
+    elements_by_dtype,
+    is_compensation,
+    restored_counts,
+    state_tensors,
+)
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.tensors.slices import MAX_TENSOR_ELEMENTS, readable
@@ -118,11 +124,11 @@ class Census:
         for optimizer in watched.optimizers:
             watched.parameters(optimizer)  # registers parameters that were added since, so that alive() has them
         tensors = self._weights()
-        states = (state for optimizer in watched.optimizers for _, _, state in state_tensors(optimizer))
+        states = (named for optimizer in watched.optimizers for named in state_tensors(optimizer))
         return {
             "parameters": elements_by_dtype(tensors),
             "trainable": elements_by_dtype(tensor for tensor in tensors if tensor.requires_grad),
-            "state": elements_by_dtype(states),
+            "state": elements_by_dtype(state for _, name, state in states if not is_compensation(name)),
         }
 
     def _weights(self) -> list[torch.Tensor]:
@@ -136,8 +142,13 @@ class Census:
         return max((round(count.number()) for count in counts if count is not None), default=None)
 
     def _has_masters(self) -> bool:
-        """Whether an optimizer steps float32 weights of its own instead of the model's half-precision weights."""
+        """Whether an optimizer steps float32 weights of its own instead of the model's half-precision weights.
+
+        Optimizers that compensate the rounding of these weights need none.
+        """
         watched = self._session.watched
+        if watched.optimizers and all(map(compensates, watched.optimizers)):
+            return True
         stepped = [parameter for optimizer in watched.optimizers for parameter in watched.parameters(optimizer)[0]]
         own = {
             id(parameter): parameter

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from ammeter.preparation.optimizer_state import compensates
 from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
@@ -96,7 +97,7 @@ class Precision:
 
     def _judge_weights(self, optimizer: torch.optim.Optimizer) -> None:
         half = [parameter for parameter in _trained(optimizer) if parameter.dtype in HALF]
-        if not half or self._events.was_emitted("usage.half_weights"):
+        if not half or self._events.was_emitted("usage.half_weights") or compensates(optimizer):
             return
         largest = max(half, key=torch.Tensor.numel)
         states = [state for state in _state_tensors(optimizer, largest) if state.dtype is torch.float32]

@@ -13,7 +13,7 @@ import torch
 
 from ammeter.probes.origin import no_targets
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
-from ammeter.probes.origin.graph_nodes import Node, again, nodes_of
+from ammeter.probes.origin.graph_nodes import Node, again, is_too_large, nodes_of
 
 _PASSING = (
     *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),
@@ -227,12 +227,14 @@ def _counts(node: Node, numbers: Numbers) -> dict[str, Any]:
 
 
 def _reason(graph: _Graph, at: int) -> str:
-    """The reason, if it is known: a mean over no `targets`, a `row` of zeros divided by its sum, or a `constant`."""
+    """The reason, if it is known: `constant`, `targets` (a mean over none), `row` (of zeros by its sum) or `range`."""
     node = graph.nodes[at]
     if graph.bad_constant(at) is not None:
         return "constant"
     if graph.has_no_targets(at):
         return "targets"
+    if is_too_large(node):
+        return "range"
     if node.kind != "Div" or len(node.inputs) < 2 or node.inputs[1] < 0:
         return ""
     divisor = graph.nodes[node.inputs[1]]

@@ -165,6 +165,19 @@ def _saved_names(kind: type) -> Sequence[str]:
 _names: dict[type, tuple[str, ...]] = {}
 
 
+def is_too_large(node: Node) -> bool:
+    """Whether float64 would hold the output of a quotient or power of finite numbers in half or single precision."""
+    operands = node.operands
+    if node.dtype == "float64" or node.kind not in ("Div", "Pow"):
+        return False
+    if node.kind == "Div":
+        return "other" in operands and bool((torch.as_tensor(operands["other"]) != 0).all())
+    if "self" not in operands or "exponent" not in operands:
+        return False
+    power = torch.pow(operands["self"].double(), operands["exponent"])
+    return bool(torch.isfinite(power).all())
+
+
 def again(node: Node) -> torch.Tensor | None:
     """Computes an operator's output from its saved operands, without gradients; None if one of them is missing."""
     compute = _AGAIN.get(node.kind)

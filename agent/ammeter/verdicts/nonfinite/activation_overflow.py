@@ -20,7 +20,8 @@ MIN_PEAK_SHARE = 0.5
 bit. The margin is reasoned, not measured."""
 
 SINGULAR_OPERATORS = ("Log", "Div", "Reciprocal", "Rsqrt", "Sqrt", "Pow")
-"""Operators whose Inf may come from a division by zero or its log. No wider dtype prevents that."""
+"""Operators whose Inf may come from a division by zero or its log, which no wider dtype prevents, if it was not
+computed again in one."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -50,10 +51,13 @@ def _origin(state: State, event: Event) -> State:
 def overflowed(origin: NonfiniteOrigin) -> bool:
     """Whether a float16 operator produced an Inf from finite inputs, other than by division by zero.
 
+    The reason `range` proves it: with the same operands in float64 the output is finite.
     Inputs that were not read are finite if the operator is the first one of its graph with an Inf.
     """
     if origin.kind != "forward" or origin.dtype != "float16" or not origin.infs or origin.op == "loss":
         return False
+    if origin.reason == "range":
+        return True
     return not origin.op.removeprefix("Foreach").startswith(SINGULAR_OPERATORS) and (
         0 <= origin.absmax <= FLOAT16_MAX or (origin.absmax < 0 and origin.is_first and origin.reason != "constant")
     )

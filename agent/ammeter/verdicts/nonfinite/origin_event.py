@@ -37,7 +37,8 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         behind: The last module with weights before the operator, if there is none between it and the loss.
         caller: The line that passed the loss to backward() or scale(), if its graph showed the origin.
         call: The call that received the loss on that line.
-        reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, or nothing.
+        reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, `range` if float64 would make
+            the output finite, or nothing.
     """
 
     step: int = -1

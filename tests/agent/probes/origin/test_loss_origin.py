@@ -99,6 +99,25 @@ def test_an_overflow_names_the_factor_and_not_the_layer_behind_it(tmp_path: Path
     assert found["infs"] > 0
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x: (300 * x.half() + 300) ** 4, "range"),
+        (lambda x: x.half() / torch.full_like(x, 1e-7, dtype=torch.float16), "range"),
+        (lambda x: (x - x).half() ** -2, ""),
+        (lambda x: x.half() / (x - x).half(), ""),
+    ],
+)
+def test_a_number_beyond_the_range_of_the_dtype_is_no_division_by_zero(
+    change: Change, reason: str, tmp_path: Path
+) -> None:
+    def as_float(x: torch.Tensor) -> torch.Tensor:
+        return change(x).float()
+
+    step, found = _first(train(lambda: _network(as_float), tmp_path, dtype=None))
+    assert (ONSET_STEP, "1", reason) == (step, found["module"], found["reason"])
+
+
 def test_a_list_of_layers_is_no_module_with_an_operator(tmp_path: Path) -> None:
     network = Network(Listed(), (torch.randn(8, 12),), {}, "0")
     step, found = _first(train(lambda: network, tmp_path, dtype=None))

@@ -64,6 +64,12 @@ def test_what_is_no_overflow_keeps_it_silent(data: dict[str, Any]) -> None:
     assert "activation-overflow" not in told(**{**LINEAR, **data})
 
 
+@pytest.mark.parametrize("op", ["PowBackward0", "DivBackward0"])
+def test_a_power_that_float64_holds_is_an_overflow(op: str) -> None:
+    finding = told(**{**LINEAR, "op": op, "reason": "range", "confidence": "graph"})["activation-overflow"]
+    assert f"The output of blocks.1.fc ({op}) overflowed float16" in finding.cause
+
+
 def test_a_peak_at_half_of_the_range_is_told_before_it_happens() -> None:
     assert {} == peak(0.49)
     finding = peak(0.5)["activation-overflow"]

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 
+MIN_CALIBRATING_MOVES = 16
+"""Moves after skipped steps from which they are reported although no step has been applied yet. Fewer are usual: the
+scaler calibrates. A scale that falls from 2^24 to 2^8 skips so many steps."""
+
+
 @dataclass
 class Record:
-    """The record of one optimizer. Skips before its first applied step calibrate the scaler and are not reported.
+    """The record of one optimizer.
 
     Attributes:
         applied: applied steps.
         lopsided: steps of its scaler that only some optimizers applied.
         scheduled: moves of its schedules.
         ahead: moves of a schedule with only skipped attempts since the previous move.
+        calibrating: such moves before the first applied step; few of them do not count as ahead.
         attempts_since: attempts since the last move.
         applied_since: applied steps since the last move.
         last: step of the last attempt.
@@ -38,6 +44,7 @@ class Record:
     lopsided: int = 0
     scheduled: int = 0
     ahead: int = 0
+    calibrating: int = 0
     attempts_since: int = 0
     applied_since: int = 0
     last: int = 0
@@ -117,9 +124,15 @@ class Outcomes:
         if not record.attempts_since:
             return
         record.scheduled += 1
-        ahead = record.applied_since == 0 and record.applied > 0
-        record.ahead += ahead
+        ahead = record.applied_since == 0
         record.attempts_since = record.applied_since = 0
+        if ahead and not record.applied:
+            record.calibrating += 1
+            if record.calibrating < MIN_CALIBRATING_MOVES:
+                return
+            record.ahead = record.calibrating
+        elif ahead:
+            record.ahead += 1
         if ahead and is_power_of_two(record.ahead):
             data = {
                 "skipped": record.ahead,

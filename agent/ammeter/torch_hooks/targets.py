@@ -261,6 +261,21 @@ def wraps(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
     return outer is not inner and any(value is inner for value in vars(outer).values())
 
 
+def innermost(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers, each replaced by the one that it wraps, if that one has the same parameters.
+
+    The outer one need not be asked to step, as that of sharpness-aware minimization; the inner one steps for it.
+    """
+    found: dict[int, torch.optim.Optimizer] = {}
+    for outer in optimizers:
+        own = set(map(id, _parameters(outer)))
+        inner = (value for value in vars(outer).values() if isinstance(value, torch.optim.Optimizer))
+        same = (value for value in inner if value is not outer and own == set(map(id, _parameters(value))))
+        optimizer = next(same, outer)
+        found[id(optimizer)] = optimizer
+    return list(found.values())
+
+
 def optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the optimizer argument of scaler.step(optimizer) or scaler.unscale_(optimizer=optimizer)."""
     return args[1] if len(args) > 1 else kwargs.get("optimizer")

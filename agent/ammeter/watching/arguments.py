@@ -12,6 +12,7 @@ import torch
 from ammeter.environment import command_line
 from ammeter.environment.settings import launched
 from ammeter.recording.schedule.budget import PRESETS
+from ammeter.torch_hooks.targets import innermost
 from ammeter.watching.handle import auto_watchers
 from ammeter.watching.stream_hello import silenced_verdicts
 from ammeter.wire.metric_directions import BETTER, check_direction
@@ -58,7 +59,7 @@ def checked(model: Any, optimizer: Any, scaler: Any, options: dict[str, Any]) ->
     models = _several(model, torch.nn.Module, "model")
     return Arguments(
         models,
-        _several(optimizer, torch.optim.Optimizer, "optimizer"),
+        innermost(_several(optimizer, torch.optim.Optimizer, "optimizer")),
         _several(scaler, torch.amp.GradScaler, "scaler"),
         _guards(options["guards"], models),
         options,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.agent.healthy_programs.program import healthy, loss_of, scaled_backward, scaled_step, scaler, sgd
-from tests.agent.training import Model, watching
+from tests.agent.training import Model, stream, watching
 
 
 @healthy
@@ -117,11 +117,25 @@ class Sharp(torch.optim.Optimizer):
 def two_unscaled_halves_of_a_step_whose_outer_optimizer_is_unscaled(folder: Path) -> Any:
     model, scales = Model(), scaler()
     optimizer = Sharp(model.parameters(), torch.optim.SGD)
-    with watching(folder, model, optimizer.base, scales) as seen:
+    with watching(folder, model, optimizer, scales) as seen:
         for _ in range(10):
             for half in (optimizer.first_step, optimizer.second_step):
                 scales.scale(loss_of(model)).backward()
                 scales.unscale_(optimizer)
                 half()
                 scales.update()
+    assert len(stream(seen.run, folder)[0]) in (10, 11)  # the first move may be the step of an optimizer without hooks
+    return seen
+
+
+@healthy
+def an_optimizer_that_is_never_asked_to_step_itself(folder: Path) -> Any:
+    model = Model()
+    optimizer = Sharp(model.parameters(), torch.optim.SGD)
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(10):
+            for half in (optimizer.first_step, optimizer.second_step):
+                loss_of(model, torch.bfloat16).backward()
+                half()
+    assert len(stream(seen.run, folder)[0]) in (10, 11)  # the first move may be the step of an optimizer without hooks
     return seen

@@ -67,7 +67,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 LOSS_CHECKS: dict[str, tuple[Check, ...]] = {
     "gradient-spike": (dynamics.loss_at_first, dynamics.loss_before),
     "diverged": (dynamics.first_loss, dynamics.loss_before, dynamics.loss_at_opening, dynamics.largest_loss),
-    "stagnation": (dynamics.first_loss,),
+    "stagnation": (dynamics.median_losses,),
     "sign-flip": (dynamics.loss_before,),
     "nonfinite-loss": (nonfinite.bad_losses,),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from bench.wild.evidence.numbers import (
     Finding,
@@ -64,6 +66,14 @@ def loss_before(finding: Finding, truth: Truth) -> Iterator[str]:
 
 def first_loss(finding: Finding, truth: Truth) -> Iterator[str]:
     yield from _loss_at(finding, "first_loss", truth.rows(0, 0))
+
+
+def median_losses(finding: Finding, truth: Truth) -> Iterator[str]:
+    """Checks the median of the first losses, of applied steps."""
+    said, last = number_of(finding, "first_loss"), finding["first_step"]
+    losses = [row.loss for row in truth.rows(0, last) if row.loss is not None and math.isfinite(row.loss)]
+    if said is not None and losses and not is_near(said, median(losses)):
+        yield f"a median of {said:.4g} until step {last}, but it was {median(losses):.4g}"
 
 
 def largest_loss(finding: Finding, truth: Truth) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """stagnation: steps are applied, but loss and weights have not changed since the run began.
 
 A constant loss alone is no evidence: it may be at its minimum, or noise, or the game of two networks. So the verdict
-also checks the updates of the weights, and only in a run that begins; a resumed run may have was_active the end of its
+also checks the updates of the weights, and only in a run that begins; a resumed run may be near the end of its
 schedule. In most cases another verdict reports the reason, and this one is its consequence.
 """
 
@@ -185,8 +185,8 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title="Neither the loss nor the weights change",
         cause=f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.1g} of their"
-        f" norm, where about 0.001 is usual. After {state.steps} applied steps the"
-        f" loss{wording.of_loss(state.column)} is {state.loss:.4g}; it began at {state.first:.4g}.{norm}",
+        f" norm, where about 0.001 is usual. The median of {MEDIAN_LOSSES} losses{wording.of_loss(state.column)} is"
+        f" {state.loss:.4g} after {state.steps} applied steps; at the beginning it was {state.first:.4g}.{norm}",
         fix=_fix(state),
         evidence=wording.finite(_evidence(state)),
         **lifecycle_fields(state.opened),

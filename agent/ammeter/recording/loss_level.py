@@ -32,7 +32,10 @@ class LossLevel:
         self._level = self._deviation = 0.0
 
     def falls(self, loss: float) -> bool:
-        """Whether a loss is so far below the level that its weight must have changed. A loss of zero has no weight."""
+        """Whether a loss is so far below the level that its weight must have changed. A loss of zero has no weight.
+
+        That is a jump even if the losses scatter by more than their level, so that no fall exceeds their deviation.
+        """
         return 0 < abs(loss) * MIN_FALL < self._level
 
     def jumps(self, loss: float) -> bool:
@@ -51,4 +54,4 @@ class LossLevel:
         counted = min(distance, limit) if limit else distance
         self._level += SMOOTHING * (counted if difference > 0 else -counted)
         self._deviation += SMOOTHING * (counted - self._deviation)
-        return distance > limit
+        return distance > limit or self.falls(loss)

@@ -71,3 +71,9 @@ def test_only_a_loss_with_another_weight_falls(loss: float, falls: bool) -> None
         level.jumps(earlier)
     level.jumps(loss)
     assert level.falls(loss) is falls
+
+
+def test_a_fall_by_its_weight_is_a_jump_however_the_losses_scatter() -> None:
+    losses = [abs(loss) for loss in _noise(200, 0.9)]
+    assert [] == _jumps(losses)
+    assert 100 in _jumps([*losses[:100], *(1e-6 * loss for loss in losses[100:110])])

@@ -24,7 +24,7 @@ def _conclude(state: SingleEventState) -> Finding:
         f"An input without variance becomes NaN: in a test, {100 * float(bad or 0):.0f} % of the outputs were NaN."
         if is_norm
         else "The update of a weight whose gradients were zero is 0/0, so the weight becomes NaN, although all"
-        " gradients are finite and GradScaler does not skip the step."
+        " gradients are finite: no loss scaler would skip the step."
     )
     caller = str(data.get("caller") or "")
     size = f", {eps:g}, becomes zero in {dtype}{smallest}" if eps else " is 0"

@@ -45,6 +45,11 @@ class Numbers(NamedTuple):
         return self.nans + self.positive + self.negative > 0
 
     @property
+    def infinite(self) -> bool:
+        """Whether all elements that are not zero are infinite."""
+        return self.bad and not self.nans and not self.absmax
+
+    @property
     def masked(self) -> bool:
         """Whether all non-finite elements are -Inf, as in an attention mask, which is no fault."""
         return self.nans + self.positive == 0 and self.negative > 0
@@ -154,3 +159,12 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         fields = dataclasses.fields(value)[:MAX_CONTAINER_ENTRIES]
         return [(f".{field.name}", getattr(value, field.name, None)) for field in fields]
     return []
+
+
+def measured(tensor: Any) -> Numbers | None:
+    """The numbers of a tensor on the host, None for anything else."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_cpu or not is_readable(tensor):
+        return None
+    readings = Readings()
+    readings.add(tensor)
+    return readings.all()[0]

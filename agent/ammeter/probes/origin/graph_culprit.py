@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ammeter.probes.origin import no_targets
-from ammeter.probes.origin.floats import Numbers, Readings, is_readable
+from ammeter.probes.origin.floats import Numbers, measured
 from ammeter.probes.origin.graph_nodes import Node, again, is_too_large, nodes_of
 
 _PASSING = (
@@ -28,6 +28,7 @@ _SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
 _MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *_PASSING)
 """Operators whose output may have -Inf without a fault, as a mask or the logarithm of a probability of zero."""
 
+_PRODUCTS = ("Mm", "Bmm")
 _OPAQUE = "CompiledFunction"
 """The operator of torch.compile, which stands for many."""
 
@@ -71,7 +72,7 @@ class _Graph:
                 if behind >= 0:
                     self.consumers[behind].append((at, position))
         self.numbers = [self._read(at) for at in range(len(nodes))]
-        self.numbers[-1] = _measured(root)
+        self.numbers[-1] = measured(root)
 
     def culprit(self) -> int | None:
         bad = self._bad()
@@ -96,7 +97,7 @@ class _Graph:
         """
         for position, behind in enumerate(self.nodes[at].inputs):
             if behind >= 0:
-                numbers = _measured(self.nodes[at].operand_of_input(position)) or self.numbers[behind]
+                numbers = measured(self.nodes[at].operand_of_input(position)) or self.numbers[behind]
                 if numbers is not None:
                     yield numbers
                 elif self.nodes[behind].kind in (*_PASSING, "MaskedFill", "Where"):
@@ -110,13 +111,20 @@ class _Graph:
             is_made = 0 <= place < len(node.inputs) and node.inputs[place] >= 0
             is_updated = name.startswith("running_") and node.operands.get("training")  # and not read
             if isinstance(operand, torch.Tensor) and not is_made and not is_updated:
-                numbers = _measured(operand)
+                numbers = measured(operand)
                 if numbers is not None and numbers.bad and not numbers.masked:
                     return operand
         return None
 
     def is_gradient(self, at: int) -> bool:
-        """Whether an output is a gradient in the loss: an operator of a recorded backward pass made or received it."""
+        """Whether an output is a gradient in the loss: an operator of a recorded backward pass made or received it.
+
+        An operand of a matrix product that is infinite everywhere is no data and no mask, but a scaled gradient.
+        """
+        if self.nodes[at].kind in _PRODUCTS and any(
+            numbers is not None and numbers.infinite for numbers in map(measured, self.nodes[at].operands.values())
+        ):
+            return True
         waiting, seen = [at], {at}
         for place in waiting:
             if self.nodes[place].is_gradient:
@@ -138,10 +146,10 @@ class _Graph:
         """Reads an output where it is saved: with its operator, as an operand of the next, or computed again."""
         node = self.nodes[at]
         if node.parameter is not None:
-            return _measured(node.parameter)
+            return measured(node.parameter)
         saved = [node.result, *(self._as_operand(node, *use) for use in self.consumers[at])]
         tensor = next((tensor for tensor in saved if tensor is not None), None)
-        return _measured(again(node) if tensor is None else tensor)
+        return measured(again(node) if tensor is None else tensor)
 
     def _as_operand(self, node: Node, consumer: int, position: int) -> torch.Tensor | None:
         tensor = self.nodes[consumer].operand_of_input(position)
@@ -290,11 +298,3 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[str]:
             break
         common.append(part)
     return common
-
-
-def _measured(tensor: torch.Tensor | None) -> Numbers | None:
-    if tensor is None or not tensor.is_cpu or not is_readable(tensor):
-        return None
-    readings = Readings()
-    readings.add(tensor)
-    return readings.all()[0]

@@ -43,6 +43,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     resumed_scale: float = math.nan
     own: bool = False
     """Whether the program scales its loss itself, without a GradScaler."""
+    loss_level: float = 0.0
+    """Largest |loss| of an applied step so far."""
+    loss_rise: float = 0.0
+    """Doublings of that level that the losses of the present row of skipped steps reach."""
 
     @property
     def constant(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework import gradient_frontier
@@ -14,7 +15,7 @@ from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.verdicts.loss_scale import collapse_wording
 from ammeter.verdicts.loss_scale.collapse_state import State
-from ammeter.wire.columns import View
+from ammeter.wire.columns import Floats, View
 from ammeter.wire.frames import Event
 
 CALIBRATION_SKIPS = 24
@@ -38,20 +39,37 @@ def _rows(state: State, rows: View) -> State:
     skipped = rows.scalar("skipped") > 0
     if not state.skips and not state.opened.active and not skipped.any():
         return _quiet(state, rows)
+    losses = np.abs(rows.loss().astype(np.float64))
     records = rows.records("skipped", "applied", "scale")
     for at, (step, (skips, applied, scale)) in enumerate(records):
         if skips > 0 and scale >= 0:
-            state = _skip(state, step, scale, applied > 0)
+            state = _skip(_with_rise(state, float(losses[at])), step, scale, applied > 0)
             if state.skips <= CALIBRATION_SKIPS and (place := gradient_frontier.of_row(rows, at)):
                 state = replace(state, frontier=place)
         elif applied > 0:
-            state = _applied(state, step, scale)
+            state = _with_losses(_applied(state, step, scale), losses[at : at + 1])
     return state
 
 
+def _with_losses(state: State, losses: Floats) -> State:
+    """Updates the level from the |loss| of applied steps."""
+    finite = losses[np.isfinite(losses)]
+    highest = float(finite.max()) if finite.size else 0.0
+    return replace(state, loss_level=highest) if highest > state.loss_level else state
+
+
+def _with_rise(state: State, loss: float) -> State:
+    """Processes the |loss| of a skipped step: a larger loss, as of a new objective, has larger gradients."""
+    rise = 0.0 if not state.skips else state.loss_rise
+    if math.isfinite(loss) and loss > state.loss_level > 0:
+        rise = max(rise, math.log2(loss / state.loss_level))
+    return replace(state, loss_rise=rise) if rise != state.loss_rise else state
+
+
 def _quiet(state: State, rows: View) -> State:
-    scales = rows.scalar("scale")
-    scales = scales[(scales >= 0) & (rows.scalar("applied") > 0)]
+    scales, applied = rows.scalar("scale"), rows.scalar("applied") > 0
+    state = _with_losses(state, np.abs(rows.loss()[applied]))
+    scales = scales[(scales >= 0) & applied]
     if not scales.size or (scales[-1] == state.applied_scale and scales.max() <= state.highest):
         return state
     return replace(state, applied_scale=float(scales[-1]), highest=max(state.highest, float(scales.max())))
@@ -90,7 +108,7 @@ def _had_been_applied(state: State, scale: float) -> bool:
 
 
 def _collapsed(state: State) -> bool:
-    if state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS:
+    if state.unexpected_skips >= MAX_ACCIDENTAL_SKIPS + state.loss_rise:
         return True
     if 0 < state.applied_scale < state.first_scale and state.last_scale < state.first_scale:
         return False  # a scale set too high by hand returns to a working value
@@ -163,7 +181,7 @@ VERDICT = Verdict(
     severity="page",
     title="The loss scale collapses",
     question="Is every step skipped although the loss scale falls?",
-    columns=("skipped", "applied", "scale", "grad.norm", "grad.infs"),
+    columns=("skipped", "applied", "scale", "loss", "loss_backward", "grad.norm", "grad.infs"),
     events=("gradient.nonfinite", "weights.nonfinite", "scaler.seen"),
     state=State,
     judge=judge,

@@ -264,7 +264,9 @@ def test_the_search_changes_no_bit_of_the_weights(tmp_path: Path) -> None:
     assert all(map(torch.equal, trained(tmp_path), trained(None)))
 
 
-@pytest.mark.parametrize("activation", [torch.nn.LeakyReLU(), torch.nn.Tanh(), torch.nn.GELU(), torch.nn.Softmax(-1)])
+@pytest.mark.parametrize(
+    "activation", [torch.nn.LeakyReLU(), torch.nn.Tanh(), torch.nn.GELU(), torch.nn.SiLU(), torch.nn.Softmax(-1)]
+)
 def test_a_gradient_inside_the_loss_is_no_operator_of_the_forward_pass(activation: torch.nn.Module) -> None:
     critic = torch.nn.Sequential(torch.nn.Linear(4, 8), activation, torch.nn.Linear(8, 1))
 

@@ -143,3 +143,15 @@ def test_where_the_weights_are_nan_themselves_it_does_not_call_them_unharmed() -
     assert "An overflow is still possible" not in finding.cause
     assert "Restore a checkpoint from before step 40" in finding.fix
     assert "changed no weight" not in finding.fix
+
+
+def test_a_loss_that_rises_as_the_gradients_do_excuses_as_many_skips_as_it_has_doublings() -> None:
+    def rising(loss: float, skips: int) -> Stream:
+        stream = warm(60)
+        for halvings in range(skips):
+            stream.bad(65536 / 2.0**halvings, last=2, loss=loss)
+        return stream.good(65536 / 2.0**skips, loss=loss)
+
+    assert "scale-collapse" not in findings(rising(400.0, skips=7))
+    assert "page" == findings(rising(2.0, skips=7))["scale-collapse"].severity
+    assert "page" == findings(rising(400.0, skips=16))["scale-collapse"].severity

@@ -11,28 +11,23 @@ from typing import Any
 
 import torch
 
-from ammeter.probes.origin import no_targets
+from ammeter.probes.origin import graph_place, no_targets
 from ammeter.probes.origin.floats import Numbers, measured
 from ammeter.probes.origin.graph_nodes import Node, again, is_too_large, nodes_of
-
-_PASSING = (
-    *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),
-    *("Transpose", "Select", "Slice", "Expand", "AsStrided", "Split", "Chunk", "Unbind", "Index", "Neg"),
-    *("Relu", "LeakyRelu", "Threshold", "MaxPool2D", "MaxPool2DWithIndices"),
-)
-"""Operators whose output has a NaN or an Inf only if an input has one."""
+from ammeter.probes.origin.graph_place import PASSING, Names
 
 _SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
 """Operators that rarely make an Inf from finite inputs: an operator before them, which was not read, is likelier."""
 
-_MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *_PASSING)
+SMALL_SUMMAND = 2.0**14
+"""A quarter of float16's range: the other summand of a sum that is not finite is far beyond it, or not finite."""
+
+_MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *PASSING)
 """Operators whose output may have -Inf without a fault, as a mask or the logarithm of a probability of zero."""
 
 _PRODUCTS = ("Mm", "Bmm")
 _OPAQUE = "CompiledFunction"
 """The operator of torch.compile, which stands for many."""
-
-Names = Callable[[torch.Tensor], str]
 
 
 def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any] | None:
@@ -100,7 +95,7 @@ class _Graph:
                 numbers = measured(self.nodes[at].operand_of_input(position)) or self.numbers[behind]
                 if numbers is not None:
                     yield numbers
-                elif self.nodes[behind].kind in (*_PASSING, "MaskedFill", "Where"):
+                elif self.nodes[behind].kind in (*PASSING, "MaskedFill", "Where"):
                     yield from self.operands(behind)
 
     def bad_constant(self, at: int) -> torch.Tensor | None:
@@ -134,6 +129,18 @@ class _Graph:
             seen.update(fresh)
             waiting += fresh
         return False
+
+    def adds_bad_constant(self, at: int) -> bool:
+        """Whether a sum is not finite although its summands in the graph are, and a further one is outside of it."""
+        node = self.nodes[at]
+        known = [self.numbers[behind] for behind in self.inputs(at)]
+        return (
+            node.kind in ("Add", "Sub")
+            and len(known) == len(node.inputs) - 1 == 1
+            and known[0] is not None
+            and not known[0].bad
+            and known[0].absmax < SMALL_SUMMAND
+        )
 
     def has_no_targets(self, at: int) -> bool:
         """Whether an operator is a mean of a criterion over no targets."""
@@ -189,7 +196,7 @@ class _Graph:
 
     def _likeliest(self, at: int) -> int:
         """Goes back from an operator that passes numbers on to the unread one that made them."""
-        while self.nodes[at].kind in (*_PASSING, *_SUMS):
+        while self.nodes[at].kind in (*PASSING, *_SUMS):
             unread = [behind for behind in self.inputs(at) if self.numbers[behind] is None]
             if len(unread) != 1:
                 break
@@ -209,7 +216,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
         place = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
         place |= {"buffer": True} if buffer else {}
     else:
-        place = {"kind": "forward"} | _place(graph, at, name_of, is_module)
+        place = {"kind": "forward"} | graph_place.of_operator(graph, at, name_of, is_module)
     inputs = list(graph.operands(at))
     reason = _reason(graph, at)
     count = {} if numbers is None or reason == "targets" else _counts(node, numbers)
@@ -237,7 +244,7 @@ def _counts(node: Node, numbers: Numbers) -> dict[str, Any]:
 def _reason(graph: _Graph, at: int) -> str:
     """The reason, if it is known: `constant`, `targets` (a mean over none), `row` (of zeros by its sum) or `range`."""
     node = graph.nodes[at]
-    if graph.bad_constant(at) is not None:
+    if graph.bad_constant(at) is not None or graph.adds_bad_constant(at):
         return "constant"
     if graph.has_no_targets(at):
         return "targets"
@@ -247,54 +254,3 @@ def _reason(graph: _Graph, at: int) -> str:
         return ""
     divisor = graph.nodes[node.inputs[1]]
     return "row" if divisor.kind == "Sum" and divisor.inputs[:1] == node.inputs[:1] else ""
-
-
-def _place(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any]:
-    """The module whose forward() has the operator: it has weights before the operator and behind it."""
-    own = _own_weights(graph, at, name_of)
-    if own:
-        common = own[0].split(".")[:-1]
-        for name in own[1:]:
-            common = _common(common, name.split(".")[:-1])
-        return {"module": ".".join(common)}
-    before = _nearest(graph, at, name_of, graph.inputs)
-    after = _nearest(graph, at, name_of, lambda place: [consumer for consumer, _ in graph.consumers[place]])
-    if not after:
-        return {"module": "", "behind": before.rpartition(".")[0]}
-    common = _common(before.split(".")[:-1], after.split(".")[:-1])
-    while common and not is_module(".".join(common)):
-        common = common[:-1]
-    return {"module": ".".join(common)}
-
-
-def _own_weights(graph: _Graph, at: int, name_of: Names) -> list[str]:
-    """Names of the weights that an operator uses, cast or transposed or not."""
-    names = []
-    for behind in graph.inputs(at):
-        while graph.nodes[behind].kind in (*_PASSING, "ToCopy") and len(graph.inputs(behind)) == 1:
-            (behind,) = graph.inputs(behind)
-        parameter = graph.nodes[behind].parameter
-        names += [name_of(parameter)] if parameter is not None else []
-    return [name for name in names if name]
-
-
-def _nearest(graph: _Graph, at: int, name_of: Names, onward: Callable[[int], Sequence[int]]) -> str:
-    """The name of the weight of the nearest operator that has one, '' if there is none."""
-    waiting, seen = [at], {at}
-    for place in waiting:
-        names = _own_weights(graph, place, name_of)
-        if names:
-            return names[0]
-        fresh = [further for further in dict.fromkeys(onward(place)) if further not in seen]
-        seen.update(fresh)
-        waiting += fresh
-    return ""
-
-
-def _common(left: Sequence[str], right: Sequence[str]) -> list[str]:
-    common = []
-    for part, other in zip(left, right, strict=False):
-        if part != other:
-            break
-        common.append(part)
-    return common

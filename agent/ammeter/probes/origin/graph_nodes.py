@@ -185,7 +185,12 @@ def again(node: Node) -> torch.Tensor | None:
         return None
     try:
         output = compute(node.operands)
-    except (KeyError, RuntimeError, TypeError):  # an operand that was not saved, or a shape that broadcast changed
+    except (
+        KeyError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # an operand that was not saved, or a shape that broadcast changed
         return None
     return output if is_readable(output) else None
 
@@ -203,11 +208,16 @@ def _divided(operands: dict[str, Any]) -> torch.Tensor:
 
 
 def _criterion(operands: dict[str, Any]) -> torch.Tensor:
-    """0/0 for a mean over no targets; nothing is known of another criterion's output."""
+    """The negative log likelihood: 0/0 for a mean over no targets."""
     total = operands["total_weight"]
-    if operands["reduction"] != 1 or total.numel() != 1 or total != 0:
-        raise KeyError("logits")
-    return torch.as_tensor(0 / total)
+    if operands["reduction"] == 1 and total.numel() == 1 and total == 0:
+        return torch.as_tensor(0 / total)
+    ignored = operands["ignore_index"]
+    ignored -= 2**64 if ignored >= 2**63 else 0  # saved without its sign
+    reduction = ("none", "mean", "sum")[operands["reduction"]]
+    return torch.nn.functional.nll_loss(
+        operands["self"], operands["target"], operands["weight"], ignore_index=ignored, reduction=reduction
+    )
 
 
 _AGAIN: dict[str, Callable[[dict[str, Any]], torch.Tensor]] = {

@@ -180,6 +180,11 @@ def _were_used(state: State) -> bool:
     return bool(state.used) or state.deduced >= 0
 
 
+def _began_before(state: State) -> bool:
+    """Whether the weights were non-finite before the first step of the stream."""
+    return _were_used(state) and state.opened.first == 0
+
+
 def _harmed(state: State) -> int:
     """Returns the earliest step whose end may have left non-finite weights."""
     return max(0, state.opened.first - _were_used(state))
@@ -234,7 +239,7 @@ def _moment_sentences(state: State) -> Iterator[str]:
 
 
 def _fix(state: State, good: Saved | None) -> str:
-    earlier = wording.earlier(_harmed(state))
+    earlier = "a checkpoint with finite weights" if _began_before(state) else wording.earlier(_harmed(state))
     if good:
         checkpoint = f"{good.path}, saved at step {good.step}"
     elif state.saved:
@@ -253,6 +258,8 @@ def _steps(state: State) -> str:
 
     Without a finite reading they are all steps up to the latter.
     """
+    if _began_before(state):
+        return "what came before the first step that was watched"
     first, last = state.last_finite, _harmed(state)
     return f"the applied steps from {first} to {last}" if 0 <= first < last else f"the applied steps up to {last}"
 

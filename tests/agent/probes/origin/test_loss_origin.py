@@ -148,6 +148,23 @@ def test_an_operator_after_the_criterion_is_behind_the_last_layer(tmp_path: Path
     assert (ONSET_STEP, "", "2", "LogBackward0") == (step, found["module"], found["behind"], found["op"])
 
 
+def _origin_of(loss: torch.Tensor, model: torch.nn.Module) -> dict[str, Any]:
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    found = graph_culprit.find_origin(loss, lambda tensor: names.get(id(tensor), ""), lambda path: True)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_summand_outside_of_the_graph_is_named_and_not_the_criterion(reduction: str) -> None:
+    model = torch.nn.Linear(4, 3)
+    loss = functional.cross_entropy(model(torch.randn(5, 4)), torch.tensor([0, 1, 2, 0, -100]), reduction=reduction)
+    found = _origin_of(loss + torch.zeros(()).log(), model)
+    assert ("AddBackward0", "constant", "bias") == (found["op"], found["reason"], found["behind"])
+    found = _origin_of(loss - torch.log(functional.relu(loss.detach() - loss)), model)
+    assert ("LogBackward0", "") == (found["op"], found["reason"])
+
+
 def test_a_mean_over_no_target_is_named(tmp_path: Path) -> None:
     def spoil(step: int, loss: torch.Tensor) -> torch.Tensor:
         logits = (loss * torch.ones(4, 3)).view(4, 3)

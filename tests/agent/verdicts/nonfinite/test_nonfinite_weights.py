@@ -63,9 +63,9 @@ def test_weights_that_were_seen_to_be_bad_before_the_loss_are_its_cause() -> Non
 WEIGHT = {"kind": "weights", "module": "embed", "tensor": "embed.weight", "confidence": "graph"}
 
 
-def applied_with_nan(since: int) -> Stream:
+def applied_with_nan(since: int, good: int = 40) -> Stream:
     """Steps without a scaler with a loss of NaN, and a NaN weight that the graph shows in the first one, or later."""
-    stream = warm(40, scale=None)
+    stream = warm(good, scale=None)
     for _ in range(since + 1):
         stream.bad(last=5, loss=math.nan)
     return poisoned(stream.event("origin.found", **WEIGHT, since=since), "head.weight", "embed.weight")
@@ -82,6 +82,12 @@ def test_a_weight_that_the_first_bad_step_began_with_is_the_cause() -> None:
 def test_a_weight_that_is_read_after_an_applied_bad_step_is_no_cause() -> None:
     assert "nonfinite-loss" == first_cause(applied_with_nan(since=1))
     assert "contained" not in found(applied_with_nan(since=1)).cause
+
+
+def test_weights_that_were_bad_before_the_first_step_have_no_step_to_go_back_to() -> None:
+    fix = found(applied_with_nan(since=0, good=0)).fix
+    assert "restore a checkpoint with finite weights." in fix
+    assert "Then check what came before the first step that was watched: " in fix
 
 
 def test_it_names_the_newest_checkpoint_from_before() -> None:

@@ -7,9 +7,11 @@ Applied steps show which loads are tolerated; steps that overflowed at a newly r
 from __future__ import annotations
 
 import math
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
@@ -21,6 +23,9 @@ WINDOW_STEPS = 100
 MAX_SHARE_OF_NORM = 1 / 8
 """Largest |gradient| over the norm if no absmax was read. The largest of n equal parts is 1/sqrt(n) of the norm; 64
 elements would have to make up all of it for the largest to reach 1/8."""
+
+
+Pair: TypeAlias = tuple[float, float]
 
 
 class Headroom(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +49,9 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     """Scale that was too high before any load was known."""
     optimizers: int = 0
     """Largest number of optimizers that were applied in one step."""
+    loss: float = 0.0
+    loss_before: float = 0.0
+    """Largest |loss| of the steps of `norm` and `norm_before`."""
 
     def load_at(self, scale: float) -> float:
         """Returns the load of a usual recent step at this scale; 0 if unknown."""
@@ -53,6 +61,11 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
         """Returns the doublings of that load before gradients overflow; -1 if no load is known."""
         load = self.load_at(scale)
         return math.log2(self.capacity / load) if load > 0 else -1.0
+
+    def rise(self, loss: float) -> float:
+        """Returns the doublings from the loss of these steps to a larger one, whose gradients are larger, too."""
+        level = max(self.loss, self.loss_before)
+        return max(0.0, math.log2(abs(loss) / level)) if level > 0 and 0 < abs(loss) < math.inf else 0.0
 
 
 def overflow(headroom: Headroom, scale: float) -> Headroom:
@@ -73,12 +86,12 @@ def with_optimizers(headroom: Headroom, optimizers: float) -> Headroom:
     return replace(headroom, optimizers=int(optimizers)) if optimizers > headroom.optimizers else headroom
 
 
-def applied(headroom: Headroom, step: int, scale: float, norm: float, absmax: float) -> Headroom:
+def applied(headroom: Headroom, step: int, scale: float, norm: float, absmax: float, loss: float) -> Headroom:
     """Stores an applied step. `norm` and `absmax` are unscaled; NaN if not measured."""
     if scale > 0 and scale != headroom.applied_scale:
         headroom = replace(headroom, applied_scale=scale)
     if norm > 0:
-        headroom = _windowed(headroom, step // WINDOW_STEPS, norm, 0.0)
+        headroom = _windowed(headroom, step // WINDOW_STEPS, (norm, 0.0), (_finite(loss), 0.0))
     if absmax > 0 and norm > 0:
         headroom = replace(headroom, reach=absmax / norm)
     if absmax > 0 and scale > 0:
@@ -96,6 +109,7 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
     """
     if len(rows) == 1:
         (step, (was_applied, *values)) = next(rows.records("applied", "scale", "grad_norm", "grad_absmax"))
+        values.append(float(rows.loss()[0]))
         return applied(with_optimizers(headroom, was_applied), step, *values) if was_applied > 0 else headroom
     headroom = with_optimizers(headroom, float(np.nanmax(rows.scalar("applied"), initial=0.0)))
     done = rows.scalar("applied") > 0
@@ -111,8 +125,9 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
         steps, norms_read = rows.steps[some][read], norms[read]
         last = int(steps[-1]) // WINDOW_STEPS
         begin, begin_before = np.searchsorted(steps, (last * WINDOW_STEPS, (last - 1) * WINDOW_STEPS)).tolist()
-        now, earlier = norms_read[begin:], norms_read[begin_before:begin]
-        headroom = _windowed(headroom, last, float(now.max()), float(earlier.max()) if earlier.size else 0.0)
+        losses = np.abs(rows.loss()[some][read])
+        pairs = [(_highest(values[begin:]), _highest(values[begin_before:begin])) for values in (norms_read, losses)]
+        headroom = _windowed(headroom, last, *pairs)
     if not measured(rows.scalar("grad_absmax")).any():
         return headroom
     both = np.flatnonzero((peaks > 0) & (norms > 0))
@@ -122,19 +137,34 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
     return _tolerated(headroom, float(loads.max())) if loads.size else headroom
 
 
-def _windowed(headroom: Headroom, window: int, norm: float, before: float) -> Headroom:
+def _windowed(headroom: Headroom, window: int, norm: Pair, loss: Pair) -> Headroom:
     """Updates the windows.
 
     Args:
         headroom: The state so far.
         window: Number of the window.
-        norm: Largest norm of this window among new rows.
-        before: Largest norm of the previous window among new rows.
+        norm: Largest norms of this window and of the previous one among new rows.
+        loss: Largest |loss| of them.
     """
     if window == headroom.window:
-        return replace(headroom, norm=norm) if norm > headroom.norm else headroom
-    earlier = headroom.norm if window == headroom.window + 1 else 0.0
-    return replace(headroom, window=window, norm=norm, norm_before=max(before, earlier))
+        norms, losses = max(norm[0], headroom.norm), max(loss[0], headroom.loss)
+        is_new = norms > headroom.norm or losses > headroom.loss
+        return replace(headroom, norm=norms, loss=losses) if is_new else headroom
+    follows = window == headroom.window + 1
+    norm_before = max(norm[1], headroom.norm if follows else 0.0)
+    loss_before = max(loss[1], headroom.loss if follows else 0.0)
+    return replace(
+        headroom, window=window, norm=norm[0], norm_before=norm_before, loss=loss[0], loss_before=loss_before
+    )
+
+
+def _finite(loss: float) -> float:
+    return abs(loss) if math.isfinite(loss) else 0.0
+
+
+def _highest(values: npt.NDArray[Any]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else 0.0
 
 
 def _tolerated(headroom: Headroom, load: float) -> Headroom:

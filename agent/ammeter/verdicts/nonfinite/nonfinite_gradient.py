@@ -78,12 +78,13 @@ def _rows(state: State, rows: View) -> State:
     loss_nonfinite = losses_read & ~np.isfinite(losses)
     records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
     for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
+        loss = float(losses[at])
         if not bad[at]:
-            state = _good(state, step, scale, norm, absmax, applied) if applied > 0 else state
+            state = _good(state, step, (scale, norm, absmax, loss), applied) if applied > 0 else state
         elif not loss_nonfinite[at]:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
             if skipped > 0:
-                state = _skipped(state, step, scale, frontier, int(skipped + (applied if applied > 0 else 0)))
+                state = _skipped(state, step, scale, frontier, int(skipped + (applied if applied > 0 else 0)), loss)
             elif applied > 0 and state.own_scaled:
                 state = _doubtful(state, step, frontier)
             else:
@@ -127,23 +128,23 @@ def _bad_rows(rows: View) -> Mask:
     return bad if finite.all() else bad | (measured(norms) & ~finite & ~(elements == 0))
 
 
-def _good(state: State, step: int, scale: float, norm: float, absmax: float, optimizers: float) -> State:
+def _good(state: State, step: int, values: tuple[float, float, float, float], optimizers: float) -> State:
     if state.pending_step >= 0 and state.series < MAX_ACCIDENTAL_SKIPS:
         if state.opened.active:  # the pending step is one of those
             state = replace(state, uncounted=state.uncounted - 1)
         state = open_episode(state, state.pending_step, state.frontier, unprotected=False, certain_at=step)
         state = replace(state, opened=state.opened.until(max(state.last_skip, state.opened.last)))
     if state.opened.active:
-        state = replace(state, after=scale) if math.isnan(state.after) else state
+        state = replace(state, after=values[0]) if math.isnan(state.after) else state
     elif state.series:
         state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
-    after = headroom.applied(headroom.with_optimizers(state.headroom, optimizers), step, scale, norm, absmax)
+    after = headroom.applied(headroom.with_optimizers(state.headroom, optimizers), step, *values)
     opened = state.opened.over() if state.finite + 1 >= RECOVERED_STEPS else state.opened
     finite = state.finite + 1 if opened.active else 0
     return replace(state, headroom=after, series=0, unexpected_skips=0, pending_step=-1, finite=finite, opened=opened)
 
 
-def _skipped(state: State, step: int, scale: float, frontier: Origin, optimizers: int) -> State:
+def _skipped(state: State, step: int, scale: float, frontier: Origin, optimizers: int, loss: float) -> State:
     """Processes a step that the scaler skipped; decides whether the scale is the reason.
 
     optimizers: those that were asked to step. More than before include one for which no scale has worked so far.
@@ -168,7 +169,7 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin, optimizers
         nan_overflows = state.nan_overflows or only_nan
         return replace(state, nan_overflows=nan_overflows, headroom=headroom.overflow(state.headroom, scale))
     bits = state.headroom.bits(scale)
-    if bits < _bits_needed(state, only_nan):
+    if bits - state.headroom.rise(loss) < _bits_needed(state, only_nan):
         return state
     if only_nan and spread:
         return open_episode(_with_evidence(state, scale, bits), step, frontier, unprotected=False)

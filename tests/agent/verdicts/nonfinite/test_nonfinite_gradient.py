@@ -267,3 +267,14 @@ def test_the_first_step_of_a_further_optimizer_shows_no_scale_that_has_worked_fo
     assert "nonfinite-gradient" not in findings(stream.bad(65536, last=3, applied=1, skipped=1).good(32768, applied=2))
     later = stream.good(32768, norm=0.5, applied=2).bad(32768, last=3, applied=1, skipped=1).good(16384, applied=2)
     assert "nonfinite-gradient" in findings(later)
+
+
+def test_a_larger_loss_leaves_less_headroom_than_the_usual_one() -> None:
+    def after(loss: float) -> Stream:
+        stream = Stream().autocast()
+        for _ in range(60):
+            stream.good(4096, norm=10 * 2.0**-4, full=True, loss=0.5)
+        return stream.bad(4096, last=3, inf=True, loss=loss).good(2048, loss=loss)
+
+    assert "nonfinite-gradient" in findings(after(0.5))
+    assert "nonfinite-gradient" not in findings(after(0.5 * 2.0**6))

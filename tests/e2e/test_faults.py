@@ -46,7 +46,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "fp32-fallback": {"severity": "ticket", "module": f"{MIDDLE}.mlp.fc"},
     "cast-churn": {"severity": "ticket"},
     "stale-stack": {"severity": "ticket", "first_step": 0},
-    "nonfinite-weights": {"severity": "page", "tensor": f"{MIDDLE}.mlp.fc.weight", "first_step": 19},
+    "nonfinite-weights": {"severity": "page", "tensor": f"{MIDDLE}.mlp.fc.weight", "first_step": 20},
     "scale-underflowed": {"severity": "page", "first_step": 20, "opened_step": 20},
     "scaler-disabled": {"severity": "ticket", "first_step": 0},
     "pointless-scaler": {"severity": "ticket", "first_step": 0},

@@ -67,7 +67,7 @@ def test_what_only_backward_knows_is_a_loss_to_verdicts() -> None:
 
 def test_a_loss_that_stands_still_is_named() -> None:
     finding = findings(trained(220, update_ratio=1e-7, grad_norm=1.0))["stagnation"]
-    assert "applied steps the loss of gan.py:28 is 1.4" in finding.cause
+    assert "of 32 losses of gan.py:28 is 1.4 after 200 applied steps" in finding.cause
 
 
 def test_the_report_shows_each_loss_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,6 +226,7 @@ def test_another_precision_from_some_step_on_is_found_with_its_own_reason(
             for session in sessions():
                 session._follow(False)
                 session.governor.attention.follows = False
+                session.fast_path.disable()  # how often it is used depends on the load
         return cpu() if step < 40 else context()
 
     with warnings.catch_warnings():

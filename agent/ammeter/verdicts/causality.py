@@ -19,6 +19,10 @@ SLACK_STEPS = 5
 """Steps by which a consequence may seem to begin before its cause: a cause in a sampled column is seen late, and ranks
 do not count in lockstep."""
 
+QUOTING = ("gradient-spike", "diverged")
+"""Verdicts whose text quotes losses. Ranks have equal gradients and losses of their own, and a consequence may be that
+of another rank than its cause."""
+
 Concluded = tuple[str, Finding]
 """A stream and a finding about it."""
 
@@ -99,7 +103,7 @@ and their consequences, including found_inf, are the same on all ranks."""
 
 
 def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Concluded]:
-    """Adds to causes which rank was first, or which one is behind.
+    """Adds to causes which rank was first, which one is behind, or whose losses are quoted.
 
     The findings remain the same otherwise. Runs with restarted ranks remain unchanged, because their steps restart.
 
@@ -119,6 +123,10 @@ def of_ranks(findings: Sequence[Concluded], ranks: Mapping[str, int]) -> list[Co
             others = [(ranks[findings[at][0]], findings[at][1].first_step) for at in having[1:]]
             more = _behind(ranks[stream], others) if verdict == "run-stalled" else _first(ranks[stream], others, ranks)
             described[having[0]] = stream, replace(first, cause=first.cause + more)
+    for at, (stream, finding) in enumerate(findings):
+        if finding.verdict in QUOTING and " loss" in finding.cause and stream in ranks:
+            more = f" The quoted losses are those of rank {ranks[stream]}."
+            described[at] = stream, replace(finding, cause=finding.cause + more)
     return described
 
 

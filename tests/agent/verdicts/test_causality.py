@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ammeter.verdicts import ALL, BY_ID
-from ammeter.verdicts.causality import explain
-from ammeter.verdicts.framework.finding import Finding
+from ammeter.verdicts.causality import explain, of_ranks
+from ammeter.verdicts.framework.finding import BEFORE_FORWARD, Finding
 
 
 def finding(verdict: str, first: int, last: int | None = None, severity: str = "page", active: bool = True) -> Finding:
@@ -68,6 +70,29 @@ def test_one_rank_s_cause_explains_what_another_rank_sees() -> None:
     assert [("nonfinite-loss", ["scale-collapse"])] == read(
         ("a", finding("nonfinite-loss", 20)), ("b", finding("scale-collapse", 20))
     )
+
+
+def test_a_text_that_quotes_a_loss_names_its_rank() -> None:
+    spike = replace(finding("gradient-spike", 5), cause="The loss was 0.37 at that step.")
+    silent = replace(spike, cause="The norm jumped.")
+    assert [
+        cause
+        for _, told in of_ranks([("a", spike), ("b", spike), ("b", silent)], {"a": 0, "b": 1})
+        if (cause := told.cause)
+    ] == [
+        "The loss was 0.37 at that step. The quoted losses are those of rank 0.",
+        "The loss was 0.37 at that step. The quoted losses are those of rank 1.",
+        "The norm jumped.",
+    ]
+    assert [("a", spike)] == of_ranks([("a", spike)], {"a": 0})
+
+
+def test_within_a_step_what_was_there_before_the_forward_pass_is_the_cause() -> None:
+    loss, weights = finding("nonfinite-loss", 5), finding("nonfinite-weights", 5)
+    assert [("nonfinite-loss", ["nonfinite-weights"])] == read(loss, weights)
+    weights = replace(weights, evidence={BEFORE_FORWARD: True})
+    assert [("nonfinite-weights", ["nonfinite-loss"])] == read(loss, weights)
+    assert [("nonfinite-loss", ["nonfinite-weights"])] == read(finding("nonfinite-loss", 4), weights)
 
 
 def test_every_consequence_that_a_verdict_names_is_a_verdict() -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 MIN_CALIBRATING_MOVES = 16
-"""Moves after skipped steps from which they are reported although no step has been applied yet. Fewer are usual: the
-scaler calibrates. A scale that falls from 2^24 to 2^8 skips so many steps."""
+"""Moves before the first applied step from which they count. Fewer are usual: the scaler calibrates. A scale that falls
+from 2^24 to 2^8 skips so many steps."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Record:
         lopsided: steps of its scaler that only some optimizers applied.
         scheduled: moves of its schedules.
         ahead: moves of a schedule with only skipped attempts since the previous move.
-        calibrating: such moves before the first applied step; few of them do not count as ahead.
+        calibrating: such moves before the first applied step, which count as ahead with it if they are many.
         attempts_since: attempts since the last move.
         applied_since: applied steps since the last move.
         last: step of the last attempt.
@@ -128,12 +128,12 @@ class Outcomes:
         record.attempts_since = record.applied_since = 0
         if ahead and not record.applied:
             record.calibrating += 1
-            if record.calibrating < MIN_CALIBRATING_MOVES:
-                return
-            record.ahead = record.calibrating
-        elif ahead:
-            record.ahead += 1
-        if ahead and is_power_of_two(record.ahead):
+            return
+        record.ahead += ahead
+        is_due = ahead and is_power_of_two(record.ahead)
+        if record.calibrating >= MIN_CALIBRATING_MOVES:
+            record.ahead, record.calibrating, is_due = record.ahead + record.calibrating, 0, True
+        if is_due:
             data = {
                 "skipped": record.ahead,
                 "scheduled": record.scheduled,

@@ -204,6 +204,38 @@ def test_float32_after_a_phase_in_float16_is_found(tmp_path: Path) -> None:
     assert "outside" == reason_of(seen)
 
 
+def half_and_then(folder: Path, *, entered: bool, frozen: bool = False) -> Any:
+    """A program in bfloat16 without a scaler, which runs in float32 from step 60 on; autocast may be left too early."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with watching(folder, model, optimizer) as seen:
+        for step in range(130):
+            x, y = torch.randn(8, 12), torch.randint(3, (8,))
+            optimizer.zero_grad()
+            if frozen and step == 60:
+                next(model.parameters()).requires_grad_(False)
+            with cpu(torch.bfloat16) if step < 60 else nullcontext():
+                loss = cross_entropy(model(x), y)
+            if entered:
+                with cpu(torch.bfloat16):
+                    x.mean()
+            torch.autograd.backward(loss)
+            optimizer.step()
+    return seen
+
+
+def test_a_forward_pass_that_leaves_autocast_in_a_later_phase_is_found_without_a_scaler(tmp_path: Path) -> None:
+    seen = half_and_then(tmp_path, entered=True)
+    assert "outside" == reason_of(seen)
+    assert 60 <= seen.findings()[NAME].opened_step <= 100
+
+
+@pytest.mark.parametrize(("entered", "frozen"), [(False, False), (True, True)])
+def test_a_last_phase_in_float32_on_purpose_is_silent(entered: bool, frozen: bool, tmp_path: Path) -> None:
+    assert NAME not in half_and_then(tmp_path, entered=entered, frozen=frozen).findings()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
 @pytest.mark.parametrize(
     ("context", "scaled", "reason"),

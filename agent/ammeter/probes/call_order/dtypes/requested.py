@@ -33,7 +33,12 @@ MIN_SAMPLES = 3
 """Consecutive losses in float32 that show more than a single step without autocast."""
 
 FIRST_SAMPLES = 8
-"""First losses that are sampled; later ones only at powers of two."""
+"""First losses that are sampled; later ones at powers of two, and each eighth while they are in half precision, in
+whose graphs the search ends after a few nodes."""
+
+MIN_OUTSIDE = 12
+"""Consecutive losses in float32 after a phase in half precision, if autocast is still entered and no scaler asks for
+float16."""
 
 TRIAL_STEPS = 200
 """Steps after which a scaler without any autocast is reported. Short trials of a loop often leave autocast out."""
@@ -134,8 +139,7 @@ class Requested:
             return
         self._sampled_step = step
         self._losses += 1
-        is_late = self._in_float32 >= MIN_SAMPLES and step >= TRIAL_STEPS
-        if self._losses > FIRST_SAMPLES and not is_power_of_two(self._losses) and not is_late and not self._rechecks:
+        if not self._is_due(step):
             return
         self._rechecks = max(0, self._rechecks - 1)
         found = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
@@ -150,6 +154,12 @@ class Requested:
             self._report("other-dtype", ran, scaler)
         elif self._in_float32 >= MIN_SAMPLES and (reason := self._reason(scaler, found)):
             self._report(reason, ran, scaler)
+
+    def _is_due(self, step: int) -> bool:
+        is_late = self._in_float32 >= MIN_SAMPLES and step >= TRIAL_STEPS
+        is_next = self._losses <= FIRST_SAMPLES or is_power_of_two(self._losses) or self._rechecks > 0
+        is_phase = self._has_entered and 0 < self._in_float32 < MIN_OUTSIDE
+        return is_next or is_late or is_phase or (self._was_half and self._losses % FIRST_SAMPLES == 0)
 
     def _begin_anew(self) -> None:
         """Discards what was counted while the loss was in half precision, and samples the next losses.
@@ -179,6 +189,8 @@ class Requested:
             return ""
         created = sum(context.created for _, context in contexts)
         if scaler is None:
+            if self._has_entered and entered:
+                return "outside" if self._in_float32 >= MIN_OUTSIDE and self._trains_all_at_once() else ""
             return "not-entered" if created >= MIN_UNENTERED and not entered else ""
         if entered:
             return "outside"
@@ -206,6 +218,14 @@ class Requested:
             if (reason != "refused" or context.refused) and (reason != "other-dtype" or key[1] is torch.float16):
                 return key, context
         return ("", torch.float16), Context()
+
+    def _trains_all_at_once(self) -> bool:
+        """Whether all watched tensors get their gradients from one loss.
+
+        Otherwise autocast may be entered for another network, or for a part of the model without gradients.
+        """
+        watched = self._session.watched
+        return len(watched.optimizers) == 1 and all(tensor.requires_grad for _, tensor in watched.alive())
 
     def _devices(self) -> set[str]:
         """Returns the types of the devices of the watched tensors."""

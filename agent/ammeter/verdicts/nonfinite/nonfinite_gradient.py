@@ -85,7 +85,7 @@ def _rows(state: State, rows: View) -> State:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
             if skipped > 0:
                 state = _skipped(state, step, scale, frontier, int(skipped + (applied if applied > 0 else 0)), loss)
-            elif applied > 0 and state.own_scaled:
+            elif applied > 0 and (state.own_scaled or state.nan_overflows):
                 state = _doubtful(state, step, frontier)
             else:
                 state = open_episode(state, step, frontier, unprotected=applied > 0)
@@ -96,9 +96,11 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _doubtful(state: State, step: int, frontier: Origin) -> State:
-    """Stores a bad step of a program with a loss scale of its own.
+    """Stores a bad step of which it is uncertain whether the bad gradients were applied.
 
-    The program checks its gradients itself. The row of an applied step may also contain a step that it skipped before.
+    A program with a loss scale of its own checks its gradients itself: the row of an applied step may also contain a
+    step that it skipped before. After an update between two optimizers, the row of the first optimizer's step also
+    contains the gradients of the second, which is skipped in the next row.
     """
     if state.weight or state.doubtful_step >= 0:
         return state

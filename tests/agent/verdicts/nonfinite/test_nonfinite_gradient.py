@@ -159,6 +159,13 @@ def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     assert "left 3 bits of headroom there (a factor of 8) and none of the gradients is Inf" in finding.cause
 
 
+def test_gradients_that_wait_for_the_second_optimizer_are_not_those_of_the_applied_step() -> None:
+    stream = calm().event("usage.update_between_optimizers", caller="train.py:1", optimizer="SGD", first_step=0)
+    found = findings(stream.bad(1024, last=3, applied=1, skipped=0).good(256, norm=0.5))
+    assert ["update-between-optimizers"] == list(found)
+    assert "nonfinite-gradient" in findings(calm().bad(1024, last=3, applied=1, skipped=0).good(512, norm=0.5))
+
+
 def test_where_the_scale_has_no_inverse_nan_everywhere_is_the_scales_own() -> None:
     stream = calm()
     for halvings in range(150):

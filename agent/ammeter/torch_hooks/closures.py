@@ -22,8 +22,11 @@ class Closure:
         """Whether the closure has called backward()."""
         self.reevaluated = False
         """Whether the optimizer has changed the weights and evaluated the closure again."""
+        self.is_new_evaluation = False
+        """Whether the optimizer has changed the weights between the last two calls of backward()."""
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._weights: int | None = None
+        self._evaluated_weights: int | None = None
         self._gradient: tuple[int, int] | None = None
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
@@ -31,14 +34,17 @@ class Closure:
         self.optimizer, self.evaluated, self.reevaluated, self._gradient = id(optimizer), False, False, None
         self._stepping = weakref.ref(optimizer)
         self._weights = self._version()
+        self.is_new_evaluation = False
 
     def end(self) -> None:
         self.optimizer = None
 
     def begin_backward(self) -> None:
         """Records a call of backward() in the closure."""
-        self.reevaluated = self.reevaluated or (self.evaluated and self._version() != self._weights)
-        self.evaluated = True
+        weights = self._version()
+        self.reevaluated = self.reevaluated or (self.evaluated and weights != self._weights)
+        self.is_new_evaluation = self.evaluated and weights != self._evaluated_weights
+        self.evaluated, self._evaluated_weights = True, weights
 
     def end_backward(self) -> None:
         """Records the gradients after backward(); they are final unless more are added."""

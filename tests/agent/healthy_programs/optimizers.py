@@ -29,6 +29,25 @@ def lbfgs(folder: Path) -> Any:
     return seen
 
 
+@healthy
+def lbfgs_with_a_line_search_and_two_batches_in_each_evaluation(folder: Path) -> Any:
+    model = torch.nn.Linear(12, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+    batches = torch.randn(2, 16, 12)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        losses = [(model(x) - x.sum(1, keepdim=True)).square().mean() for x in batches]
+        for loss in losses:
+            torch.autograd.backward(loss)
+        return sum(float(loss) for loss in losses)
+
+    with watching(folder, model, optimizer) as seen:
+        for _ in range(8):
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return seen
+
+
 class Wrapped(torch.optim.Optimizer):
     """An optimizer around another one, as accelerate's."""
 

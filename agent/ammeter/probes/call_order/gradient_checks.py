@@ -186,6 +186,9 @@ class GradientChecks:
         if account.leftover is None:
             self._checked.pop(id(account), None)  # not read: the next check is due again
             return
+        more: dict[str, Any] = {}
+        if self._session.closure.optimizer == id(account.optimizer()):
+            more["closure"] = True
         self._events.emit_once(
             "usage.gradients_not_reset",
             confirm=lambda data: data["left"] > 0,
@@ -194,6 +197,7 @@ class GradientChecks:
             left=account.leftover,
             backward=account.added_line,
             scale=scale_of(account.scaler()),
+            **more,
         )
 
     def _another_stepped(self, account: OptimizerGradients, since: int) -> bool:

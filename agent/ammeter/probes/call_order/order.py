@@ -81,8 +81,11 @@ class Order:
             if now != account.seen:
                 account.use("")
                 account.seen = now
-            elif account.outcome and not account.stale and not empty(now):
-                self._checks.check_leftover(account)
+            elif not empty(now):
+                if self._session.closure.is_new_evaluation:
+                    self._use_in_closure(account)
+                if account.outcome and not account.stale:
+                    self._checks.check_leftover(account)
             if everything is not account.everything:
                 account.sample(everything)
 
@@ -204,6 +207,8 @@ class Order:
         account = self._ledger.of(optimizer)
         if account is None:
             return 0
+        if account.stale and self._session.closure.optimizer == id(optimizer):
+            self._checks.not_reset(account)
         account.use(account.outcome)
         account.seen = account.state()
         account.steps += 1
@@ -243,6 +248,13 @@ class Order:
             self._checks.not_reset(account)
         account.use(outcome)
         account.attempted = self._session.row.step
+
+    def _use_in_closure(self, account: OptimizerGradients) -> None:
+        """Records that the optimizer has changed its weights since the last evaluation of its closure."""
+        if self._session.closure.optimizer == id(account.optimizer()):
+            if account.stale:
+                self._checks.not_reset(account)
+            account.use("applied")
 
     def _origin(self, tensors: Any, explicit: bool) -> Origin:
         tensor_roots = roots(tensors)

@@ -20,12 +20,21 @@ def _conclude(state: SingleEventState) -> Finding:
         severity="page" if permanent else "ticket",
         title="NaN or Inf remains in the gradients" if permanent else "Gradients are not reset",
         cause=_nonfinite(data) if permanent else _added(data, left, _number(data, "scale")),
-        fix="Call optimizer.zero_grad() once in every iteration, unconditionally, also after a skipped step."
+        fix=_fix(data)
         + (" If all of these steps were skipped, the run can continue from the current weights." * permanent),
         caller=data.get("caller") or None,
         evidence=_evidence(data, left),
         **lifecycle_fields(state.opened),
     )
+
+
+def _fix(data: dict[str, Any]) -> str:
+    if data.get("closure"):
+        return (
+            f"Call optimizer.zero_grad() at the beginning of the closure: {data.get('optimizer')} may evaluate it"
+            " several times in one step."
+        )
+    return "Call optimizer.zero_grad() once in every iteration, unconditionally, also after a skipped step."
 
 
 def _evidence(data: dict[str, Any], left: float | None) -> dict[str, Any]:

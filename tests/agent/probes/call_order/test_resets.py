@@ -60,6 +60,27 @@ def test_gradients_that_are_kept_where_a_step_was_skipped_are_told(bad: int, cli
     )
 
 
+@pytest.mark.parametrize("reset", ["never", "before the step"])
+def test_gradients_that_a_closure_does_not_reset_are_told(reset: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(12, 1), torch.randn(16, 12)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        torch.autograd.backward(loss)
+        return loss
+
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(4):
+            if reset == "before the step":
+                optimizer.zero_grad()
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+    (event,) = seen.events("usage.gradients_not_reset")
+    assert (0, "applied", "LBFGS") == (event.step, event.data["after"], event.data["optimizer"])
+    assert "at the beginning of the closure: LBFGS" in seen.findings()["gradients-not-reset"].fix
+
+
 def test_gradients_of_a_gan_that_are_never_reset_are_told(tmp_path: Path) -> None:
     maker, judge, scales = torch.nn.Linear(6, 12), Model(), scaler()
     makes, judges = sgd(maker), sgd(judge)

@@ -19,6 +19,7 @@ from ammeter.probes.own_scaling.probe import OwnScaling
 from ammeter.probes.preparation import Preparation
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
+from ammeter.probes.unfinished_step import UnfinishedStep
 from ammeter.probes.user import User
 from ammeter.probes.weights.dtypes import Census
 from ammeter.probes.weights.probe import Weights
@@ -57,6 +58,7 @@ ALL = ProbeKinds(
         Checkpoint,
         Origin,
         Kernels,
+        UnfinishedStep,
     ),
     resources=Resources,
     user=User,

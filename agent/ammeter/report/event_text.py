@@ -112,6 +112,11 @@ def _not_reset(data: Data) -> str:
     return f"gradients of {data['optimizer']} are added to those of {step}: call zero_grad() in every step"
 
 
+def _unfinished(data: Data) -> str:
+    what = "loss" if "loss" in data else "gradients"
+    return f"the program ended in a step whose {what} contained NaN or Inf, and no optimizer stepped"
+
+
 def _rebuilt(data: Data) -> str:
     scale = wording.scale(data["scale"])
     return f"another scaler took over {data['optimizer']} at its first scale, {scale}: create it once"
@@ -255,6 +260,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.update_between_optimizers": _update_between,
     "usage.mixed_scale": _mixed,
     "usage.gradients_not_reset": _not_reset,
+    "step.unfinished": _unfinished,
     "usage.changed_while_scaled": lambda _: "the program changes gradients that are still scaled",
     "usage.step_not_updated": lambda _: "scaler.step() was called twice without scaler.update() between, which raises",
     "usage.scaler_rebuilt": _rebuilt,

@@ -31,13 +31,14 @@ class LossOrigin:
         self._searches = 0
         self._last = -REPEAT_STEPS
 
-    def search(self, losses: Sequence[torch.Tensor], place: call_site.Place, call: str = "") -> None:
+    def search(self, losses: Sequence[torch.Tensor], place: call_site.Place, call: str = "", *, line: str = "") -> None:
         """Searches the graphs of losses on the host.
 
         Args:
             losses: the tensors that backward() or scale() receives, or another call.
             place: the line of that call.
             call: the name of another call.
+            line: the line at which the program ended, if it called none of them.
         """
         row = self._session.row
         if "loss_origin" in row.raw or not self._is_due(row.step):
@@ -46,7 +47,7 @@ class LossOrigin:
         self._last = row.step
         found = unseen(lambda: self._found(losses), losses)
         if found is not None:
-            line = call_site.line_at(place) or call_site.name_of(place)
+            line = line or call_site.line_at(place) or call_site.name_of(place)
             row.raw["loss_origin"] = found | {"caller": line} | ({"call": call} if call else {})
 
     def _found(self, losses: Sequence[torch.Tensor]) -> dict[str, Any] | None:

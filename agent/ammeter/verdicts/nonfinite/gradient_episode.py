@@ -66,6 +66,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     last_skip: int = -1
     """`last_skip`: the last skipped step. `uncounted`: bad steps after the last one of the open finding."""
     uncounted: int = 0
+    ended: str = ""
+    """How the program ended in the bad step; empty for a step that was completed."""
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:

@@ -55,6 +55,8 @@ def _place(state: State) -> str:
 
 
 def _effect(state: State) -> str:
+    if state.ended:
+        return f" The program ended in this step{state.ended}. The optimizer did not step, so no weight was changed."
     if state.applied:
         return _applied(state)
     if not state.scale > 0:

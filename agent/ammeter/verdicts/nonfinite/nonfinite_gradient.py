@@ -45,11 +45,24 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = replace(state, own_scaled=True) if part.data.get("own") else state
         elif isinstance(part, Event) and part.name == "weights.nonfinite":
             state = _weights(state, part)
+        elif isinstance(part, Event) and part.name == "step.unfinished":
+            state = _unfinished(state, part.data)
         elif isinstance(part, Event) and part.name == "origin.found":
             state = _origin(state, part)
         elif isinstance(part, Event) and state.opened.last == part.step and not state.frontier.count:
             state = replace(state, frontier=gradient_frontier.of_event(part.step, part.data))
     return state, changed(_conclude, before, state)
+
+
+def _unfinished(state: State, data: dict[str, Any]) -> State:
+    """Opens the finding at a step in which the program ended itself, because of its gradients."""
+    step, line, function = data.get("step"), str(data.get("caller") or ""), data.get("function")
+    if not isinstance(step, int) or not (data.get("count") or function):
+        return state
+    where = f" at {line[: origin_event.MAX_NAME_CHARS]}" if line else ""
+    by = f": torch's anomaly detection found NaN in the gradients that {function} returned" if function else ""
+    state = open_episode(state, step, gradient_frontier.of_event(step, data), unprotected=False)
+    return replace(state, page=True, ended=f"{where}{by}", loss_unread=data.get("loss_read") is not True)
 
 
 def _weights(state: State, event: Event) -> State:
@@ -254,6 +267,7 @@ VERDICT = Verdict(
         "weights.nonfinite",
         "origin.found",
         "scaler.seen",
+        "step.unfinished",
     ),
     state=State,
     judge=judge,

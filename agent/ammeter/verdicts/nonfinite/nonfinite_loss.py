@@ -59,11 +59,13 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The name of the loss, if the run has several."""
     has_gradients: bool = False
     """Whether the loss contains gradients, one of which was not finite in a step that the scaler skipped."""
+    ended: str = ""
+    """How the program ended in the step with this loss; empty for a step that was completed."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("gradient.nonfinite", "origin.found", "weights.nonfinite"):
+    for part in view.parts(*VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Event):
@@ -74,6 +76,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _event(state: State, event: Event) -> State:
     if event.name == "weights.nonfinite":
         return _weights(state, event)
+    if event.name == "step.unfinished":
+        return _unfinished(state, event.data)
     if not state.opened.active:
         return state
     if event.name == "gradient.nonfinite":
@@ -88,6 +92,18 @@ def _event(state: State, event: Event) -> State:
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
         return state
     return replace(state, origin=origin)
+
+
+def _unfinished(state: State, data: dict[str, Any]) -> State:
+    """Opens the finding at a step in which the program ended itself."""
+    loss, step, line = data.get("loss"), data.get("step"), str(data.get("caller") or "")
+    if not isinstance(loss, float) or math.isfinite(loss) or not isinstance(step, int) or state.opened.active:
+        return state
+    where = f" at {line[: origin_event.MAX_NAME_CHARS]}" if line else ""
+    when = "after backward()" if data.get("backward") else "without backward()"
+    state = replace(_bad(state, step, loss, False, False, "unread"), ended=f"{where}, {when}")
+    origin = {**(data.get("origin") or {}), "call": origin_event.UNFINISHED}
+    return replace(state, origin=origin_event.of_event(Event("origin.found", step, 0, origin)))
 
 
 def _weights(state: State, event: Event) -> State:
@@ -150,7 +166,8 @@ def _conclude(state: State) -> Finding:
     opened, frontier, origin = state.opened, state.frontier, state.origin
     name, which = str(wording.number(state.value)), wording.of_loss(state.column)
     since = f"at step {opened.first}" if state.bad == 1 else f"{state.bad} times {opened.since}"
-    page = state.applied > 0 or state.bad >= PAGE_LOSSES or not state.scaled or _weights_were_bad(state)
+    harms = state.applied > 0 or state.bad >= PAGE_LOSSES or _weights_were_bad(state)
+    page = harms or not state.scaled or bool(state.ended)
     return Finding(
         verdict=VERDICT.id,
         severity="page" if page else "ticket",
@@ -159,7 +176,7 @@ def _conclude(state: State) -> Finding:
         fix=_fix(state),
         tensor=origin.tensor or state.weight_before or frontier.tensor,
         module=origin.module or frontier.module,
-        caller=origin.caller or None if origin.behind else None,
+        caller=origin.caller or None if origin.behind and not state.ended else None,
         evidence=_evidence(state),
         **lifecycle_fields(opened),
     )
@@ -205,6 +222,8 @@ def _nonfinite_weight(state: State) -> str | None:
 
 def _damage(state: State) -> str:
     """Describes what became of the steps, and of the weights."""
+    if state.ended:
+        return f" The program ended in this step{state.ended}; no optimizer stepped."
     if _weights_were_bad(state):
         return _bad_before(state)
     if state.at_risk:
@@ -288,7 +307,7 @@ VERDICT = Verdict(
         *("loss", "loss_backward", "skipped", "applied", "scale"),
         *("grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
     ),
-    events=("gradient.nonfinite", "origin.found", "weights.nonfinite"),
+    events=("gradient.nonfinite", "origin.found", "weights.nonfinite", "step.unfinished"),
     state=State,
     judge=judge,
     explains=(

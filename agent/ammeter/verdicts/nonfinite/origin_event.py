@@ -12,6 +12,9 @@ from ammeter.wire.frames import Event
 MAX_NAME_CHARS = 120
 """Maximum characters of a stored name."""
 
+UNFINISHED = "the end of the program"
+"""The call of a loss that the program did not pass on to backward(), because it ended itself."""
+
 CONSEQUENCES = (
     "diverged",
     "nonfinite-weights",
@@ -111,7 +114,8 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
         if self.kind == "forward" and self.is_first:
             most = f", from inputs of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
-            line = f" {self.caller} passed the loss on to {self.call}." if self.behind else ""
+            is_passed = self.behind and self.call != UNFINISHED
+            line = f" {self.caller} passed the loss on to {self.call}." if is_passed else ""
             if self.reason == "constant":
                 most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
                 return (

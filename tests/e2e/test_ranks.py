@@ -38,9 +38,13 @@ def train(folder: Path, collector: Collector, *words: str) -> str:
     return run.name
 
 
+def ended_runs(collector: Collector) -> set[str]:
+    return {run["id"] for run in collector.ask("/api/v1/runs?state=ended")["items"]}
+
+
 def ended(collector: Collector, run: str) -> list[Any]:
     """The run's incidents, once it is over."""
-    wait_for(lambda: collector.ask(f"/api/v1/runs/{run}")["state"] == "ended", "the run has ended", collector.log)
+    wait_for(lambda: run in ended_runs(collector), "the run has ended", collector.log)
     items: list[Any] = collector.ask(f"/api/v1/runs/{run}/incidents")["items"]
     return items
 

@@ -40,7 +40,7 @@ def lbfgs_with_a_line_search_and_two_batches_in_each_evaluation(folder: Path) ->
         losses = [(model(x) - x.sum(1, keepdim=True)).square().mean() for x in batches]
         for loss in losses:
             torch.autograd.backward(loss)
-        return sum(float(loss) for loss in losses)
+        return sum(float(loss.detach()) for loss in losses)
 
     with watching(folder, model, optimizer) as seen:
         for _ in range(8):

@@ -37,8 +37,8 @@ for key, one in patch._patches.items():
 print(json.dumps([names, heard, len(hooks._global_optimizer_post_hooks)]))
 """
 
-ALSO_PATCHED = r"\w+\.__call__"
-"""Names that are not of torch's API: the calls of watched modules."""
+ALSO_PATCHED = r"\w+\.__call__|sys\.exit"
+"""Names that are not of torch's API: the calls of watched modules, and the end of the program."""
 
 
 def patched(folder: Path, without: str) -> tuple[list[str], list[str], int]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.1
 FLUSH_STEPS = 96
-"""Fast steps become rows when they span FLUSH_SECONDS or exceed FLUSH_STEPS; then the session decides whether the fast
-path continues."""
+"""Fast steps become rows when they span FLUSH_SECONDS, exceed FLUSH_STEPS, or the next followed step is due; then the
+session decides whether the fast path continues."""
 
 FULL_ROW_NS = 10**9
 """Interval in ns between rows that all probes finish."""
@@ -36,6 +36,7 @@ class Buffer:
         self._passed = (0.0, 0.0, 0)
         """Seconds, seconds spent in Ammeter, and number of the steps that became rows since the last decision."""
         self._flushed_at = 0.0
+        self._most_steps = FLUSH_STEPS
         self._epoch_ns = self._full_row_due_ns = 0
 
     def clear(self) -> None:
@@ -44,6 +45,7 @@ class Buffer:
     def begin(self, optimizers: frozenset[int], now: float) -> None:
         """Starts with the steps of these optimizers, at this time of perf_counter."""
         self._optimizers = optimizers
+        self._select_size()
         self._begin_interval(now)
 
     def last(self) -> FastStep | None:
@@ -55,7 +57,7 @@ class Buffer:
         self._steps.append(step)
         self._completed_steps.close_fast(self._session.row.step - 1, step)
         is_special = step.row is not None or step.scale_after != step.scale or self._reaches_shared_step()
-        if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > FLUSH_STEPS or is_special:
+        if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > self._most_steps or is_special:
             self._flush(now)
 
     def _reaches_shared_step(self) -> bool:
@@ -76,6 +78,11 @@ class Buffer:
         self._account()
         self._session.governor.attention.steps -= 1  # select_callbacks() counts the closed step
         self._session.select_callbacks(is_urgent=False)
+        self._select_size()
+
+    def _select_size(self) -> None:
+        attention = self._session.governor.attention
+        self._most_steps = min(FLUSH_STEPS, attention.length - attention.steps)
 
     def _begin_interval(self, now: float) -> None:
         self._flushed_at = now

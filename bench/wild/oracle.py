@@ -21,6 +21,9 @@ SMALLEST_NORMAL = 2.0**-14
 HEALTHY_GROWTH = 1.3
 """A healthy program's last losses are at most this multiple of its first ones."""
 
+HEALTHY_JUMP = 1000.0
+"""No loss of a healthy program is this multiple of its first one, even if it falls again."""
+
 
 class Row(msgspec.Struct, frozen=True):
     """A step. NaN is None.
@@ -94,6 +97,10 @@ class Recording(msgspec.Struct, frozen=True):
         first, last_mean = _mean(self.rows[:quarter]), _mean(self.rows[-quarter:])
         if last_mean > HEALTHY_GROWTH * first + 0.1:
             return f"its loss grows from {first:.3g} to {last_mean:.3g}"
+        start = self.rows[0].loss
+        highest = max((row.loss for row in self.rows if row.loss is not None), default=0.0)
+        if start is not None and highest > HEALTHY_JUMP * max(abs(start), 0.1):
+            return f"its loss rises from {start:.3g} to {highest:.3g}"
         if len({row.weights for row in self.rows[-quarter:]}) == 1 and quarter > 1:
             return "its weights do not move at the end"
         return ""

@@ -68,7 +68,9 @@ class GradientChecks:
         self._samples = 0
 
     def loss_not_scaled(self, account: OptimizerGradients, scaler: Any) -> None:
-        """Reports that the scaler unscales gradients of a loss that was not scaled."""
+        """Reports that the scaler unscales gradients of a loss that neither it nor the program has scaled."""
+        if self._has_own_scale():
+            return
         self._events.emit_once(
             "usage.loss_not_scaled",
             line=account.unscaled_line,

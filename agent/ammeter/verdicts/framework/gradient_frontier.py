@@ -24,7 +24,9 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
         count: Number of non-finite tensors.
         before: Number of finite tensors before `tensor`.
         after: Number of finite tensors after `tensor`.
-        inf: Whether any tensor contains an Inf, as far as the norms show it: a norm is NaN if there is a NaN, else Inf.
+        inf: Whether any tensor may contain an Inf, as far as the norms show it: a norm is NaN if there is a NaN, else
+            Inf. If all other gradients are zero, a clip by an infinite norm has multiplied them by zero, and Inf by
+            zero is NaN.
     """
 
     step: int = -1
@@ -87,7 +89,8 @@ def of_row(rows: View, at: int) -> Origin | None:
     finite = known & np.isfinite(norms)
     before, after = int(finite[:last].sum()), int(finite[last:].sum())
     infs = rows.stat("grad.infs")[:, at]
-    inf = bool(np.isinf(norms[bad]).any()) or bool((infs > 0).any())
+    is_clipped = bool(finite.any()) and not norms[finite].any()
+    inf = is_clipped or bool(np.isinf(norms[bad]).any()) or bool((infs > 0).any())
     tensor = rows.schema.tensors[last].name if before + after else None
     return Origin(int(rows.steps[at]), tensor, len(bad), before, after, inf)
 

@@ -68,6 +68,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     uncounted: int = 0
     ended: str = ""
     """How the program ended in the bad step; empty for a step that was completed."""
+    failed_scale: float = math.inf
+    """Lowest scale of a skipped step of a program that clips its gradients before they are read."""
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:

@@ -24,6 +24,11 @@ MAX_SHARE_OF_NORM = 1 / 8
 """Largest |gradient| over the norm if no absmax was read. The largest of n equal parts is 1/sqrt(n) of the norm; 64
 elements would have to make up all of it for the largest to reach 1/8."""
 
+LIMITED_NORMS = 3
+LIMIT_TOLERANCE = 1e-4
+"""Norms equal to the largest one, within this relative tolerance, that show a limit: the program clips its gradients
+before they are read, so their norms do not show how close backward() came to float16's limit."""
+
 
 Pair: TypeAlias = tuple[float, float]
 
@@ -52,6 +57,15 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     loss: float = 0.0
     loss_before: float = 0.0
     """Largest |loss| of the steps of `norm` and `norm_before`."""
+    top: float = 0.0
+    """The largest norm of all, if repeated norms are counted."""
+    repeats: int = 0
+    """Number of norms that have repeated it, at most LIMITED_NORMS."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the program limits the norm of its gradients before they are read."""
+        return self.repeats >= LIMITED_NORMS
 
     def load_at(self, scale: float) -> float:
         """Returns the load of a usual recent step at this scale; 0 if unknown."""
@@ -135,6 +149,19 @@ def all_applied(headroom: Headroom, rows: View) -> Headroom:
         headroom = replace(headroom, reach=float(peaks[both[-1]] / norms[both[-1]]))
     loads = (peaks * scales)[(peaks > 0) & (scales > 0)]
     return _tolerated(headroom, float(loads.max())) if loads.size else headroom
+
+
+def with_limit(headroom: Headroom, norms: npt.NDArray[Any]) -> Headroom:
+    """Counts the norms that repeat the largest one, until a few have shown a limit."""
+    norms = norms[np.isfinite(norms)].astype(np.float64)
+    if headroom.is_limited or not norms.size:
+        return headroom
+    tops = np.maximum.accumulate(np.concatenate(([headroom.top], norms)))
+    rises = norms > tops[:-1] * (1 + LIMIT_TOLERANCE)
+    total = np.cumsum(~rises & (norms >= tops[:-1] * (1 - LIMIT_TOLERANCE)))
+    repeats: npt.NDArray[np.int64] = total - np.maximum.accumulate(np.where(rises, total, -headroom.repeats))
+    is_limited = bool((repeats >= LIMITED_NORMS).any())
+    return replace(headroom, top=float(tops[-1]), repeats=LIMITED_NORMS if is_limited else int(repeats[-1]))
 
 
 def _windowed(headroom: Headroom, window: int, norm: Pair, loss: Pair) -> Headroom:

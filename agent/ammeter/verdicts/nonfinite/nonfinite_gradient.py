@@ -85,6 +85,8 @@ def _rows(state: State, rows: View) -> State:
     bad = _bad_rows(rows)
     if not (state.series or state.opened.active or state.headroom.overflowed or bad.any()):
         after = headroom.all_applied(state.headroom, rows)
+        if state.own_scaled:
+            after = headroom.with_limit(after, rows.scalar("grad_norm")[rows.scalar("applied") > 0])
         return state if after is state.headroom else replace(state, headroom=after)
     losses = rows.loss()
     losses_read = measured(losses)
@@ -154,6 +156,8 @@ def _good(state: State, step: int, values: tuple[float, float, float, float], op
     elif state.series:
         state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
     after = headroom.applied(headroom.with_optimizers(state.headroom, optimizers), step, *values)
+    if state.own_scaled:
+        after = headroom.with_limit(after, np.array(values[1:2]))
     opened = state.opened.over() if state.finite + 1 >= RECOVERED_STEPS else state.opened
     finite = state.finite + 1 if opened.active else 0
     return replace(state, headroom=after, series=0, unexpected_skips=0, pending_step=-1, finite=finite, opened=opened)
@@ -184,6 +188,11 @@ def _skipped(state: State, step: int, scale: float, frontier: Origin, optimizers
         nan_overflows = state.nan_overflows or only_nan
         return replace(state, nan_overflows=nan_overflows, headroom=headroom.overflow(state.headroom, scale))
     bits = state.headroom.bits(scale)
+    if state.own_scaled and state.headroom.is_limited and not only_nan:
+        failed_before = state.series == 1 and scale < state.failed_scale < math.inf
+        state = replace(state, failed_scale=min(scale, state.failed_scale))
+        if not failed_before:  # clipped norms show no headroom; a second failure at a lower scale is no overflow
+            return state
     if bits - state.headroom.rise(loss) < _bits_needed(state, only_nan):
         return state
     if only_nan and spread:

@@ -58,7 +58,7 @@ class Headroom(msgspec.Struct, frozen=True, array_like=True):
     loss_before: float = 0.0
     """Largest |loss| of the steps of `norm` and `norm_before`."""
     top: float = 0.0
-    """The largest norm of all, if repeated norms are counted."""
+    """The largest norm of all while repeated norms are counted."""
     repeats: int = 0
     """Number of norms that have repeated it, at most LIMITED_NORMS."""
 
@@ -160,8 +160,9 @@ def with_limit(headroom: Headroom, norms: npt.NDArray[Any]) -> Headroom:
     rises = norms > tops[:-1] * (1 + LIMIT_TOLERANCE)
     total = np.cumsum(~rises & (norms >= tops[:-1] * (1 - LIMIT_TOLERANCE)))
     repeats: npt.NDArray[np.int64] = total - np.maximum.accumulate(np.where(rises, total, -headroom.repeats))
-    is_limited = bool((repeats >= LIMITED_NORMS).any())
-    return replace(headroom, top=float(tops[-1]), repeats=LIMITED_NORMS if is_limited else int(repeats[-1]))
+    if (repeats >= LIMITED_NORMS).any():
+        return replace(headroom, top=0.0, repeats=LIMITED_NORMS)
+    return replace(headroom, top=float(tops[-1]), repeats=int(repeats[-1]))
 
 
 def _windowed(headroom: Headroom, window: int, norm: Pair, loss: Pair) -> Headroom:

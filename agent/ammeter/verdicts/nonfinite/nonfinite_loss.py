@@ -61,6 +61,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the loss contains gradients, one of which was not finite in a step that the scaler skipped."""
     ended: str = ""
     """How the program ended in the step with this loss; empty for a step that was completed."""
+    own_scaled: bool = False
+    """Whether the program has a loss scale of its own. The row of a step that it applied may also contain an earlier
+    one that it skipped."""
+    uncertain: int = 0
+    """Steps of this series that such a program may have skipped or applied."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -76,6 +81,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _event(state: State, event: Event) -> State:
     if event.name == "weights.nonfinite":
         return _weights(state, event)
+    if event.name == "scaler.seen":
+        return replace(state, own_scaled=True) if event.data.get("own") else state
     if event.name == "step.unfinished":
         return _unfinished(state, event.data)
     if not state.opened.active:
@@ -86,8 +93,8 @@ def _event(state: State, event: Event) -> State:
         return replace(state, frontier=gradient_frontier.of_event(event.step, event.data), unread=False)
     origin = origin_event.of_event(event)
     if origin.kind == "gradient" and state.bad == state.skipped and state.opened.times == 1:
-        return State(weight_before=state.weight_before, has_gradients=True)
-    own_harm = origin.kind == "weights" and state.at_risk and origin.first != event.step
+        return State(weight_before=state.weight_before, has_gradients=True, own_scaled=state.own_scaled)
+    own_harm = origin.kind == "weights" and (state.at_risk or state.uncertain) and origin.first != event.step
     is_known = state.origin.kind and not origin.refines(state.origin)
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
         return state
@@ -109,6 +116,8 @@ def _unfinished(state: State, data: dict[str, Any]) -> State:
 def _weights(state: State, event: Event) -> State:
     tensors = event.data.get("tensors") or ["a weight"]
     name = str(tensors[0])[: origin_event.MAX_NAME_CHARS]
+    if state.uncertain:
+        state = replace(state, applied=state.applied + state.uncertain, uncertain=0, at_risk=True)
     if state.at_risk:
         return replace(state, unread=False, weight_after=state.weight_after or name)
     return replace(state, weight_before=state.weight_before or name)
@@ -146,8 +155,11 @@ def _rows(state: State, rows: View) -> State:
 
 def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
     if not state.opened.active:
-        state = State(state.opened, value=loss, weight_before=state.weight_before, has_gradients=state.has_gradients)
+        kept = {name: getattr(state, name) for name in ("weight_before", "has_gradients", "own_scaled")}
+        state = State(state.opened, value=loss, **kept)
     partly_applied, applied = applied and skipped, applied and not skipped
+    is_uncertain = applied and state.own_scaled and gradients != "finite"
+    applied = applied and not is_uncertain
     risky = applied and gradients != "finite"
     return replace(
         state,
@@ -157,6 +169,7 @@ def _bad(state: State, step: int, loss: float, skipped: bool, applied: bool, gra
         applied=state.applied + applied,
         partly_applied=state.partly_applied + partly_applied,
         at_risk=state.at_risk or risky,
+        uncertain=state.uncertain + is_uncertain,
         unread=gradients != "broken" and (state.unread if state.at_risk else risky),
         finite=0,
     )
@@ -228,6 +241,12 @@ def _damage(state: State) -> str:
         return _bad_before(state)
     if state.at_risk:
         return _applied_unsafely(state)
+    if state.uncertain:
+        steps = "this step" if state.bad == 1 else f"{state.uncertain} of these steps"
+        return (
+            f" The program has a loss scale of its own, and whether it applied or skipped {steps} was not seen; no"
+            " reading has found NaN or Inf in the weights since."
+        )
     if state.applied:
         zero = " and zero, so such a step does not learn from the loss" if not state.gradient_nonzero else ""
         steps = "The step was" if state.applied == 1 else f"{state.applied} such steps were"
@@ -307,7 +326,7 @@ VERDICT = Verdict(
         *("loss", "loss_backward", "skipped", "applied", "scale"),
         *("grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
     ),
-    events=("gradient.nonfinite", "origin.found", "weights.nonfinite", "step.unfinished"),
+    events=("scaler.seen", "gradient.nonfinite", "origin.found", "weights.nonfinite", "step.unfinished"),
     state=State,
     judge=judge,
     explains=(

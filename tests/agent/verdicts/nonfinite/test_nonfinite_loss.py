@@ -64,6 +64,21 @@ def test_where_the_gradients_were_not_read_it_says_so() -> None:
     )
 
 
+def test_a_program_with_its_own_loss_scale_may_have_skipped_an_earlier_step_of_the_same_row() -> None:
+    def bad() -> Stream:
+        stream = Stream().autocast().event("scaler.seen", enabled=True, scale=1024.0, own=True)
+        for _ in range(20):
+            stream.good(1024)
+        return stream.bad(1024, last=5, loss=math.nan, applied=1, skipped=0)
+
+    finding = found(bad())
+    assert "whether it applied or skipped this step was not seen; no reading has found NaN or Inf" in finding.cause
+    assert ("ticket", 0) == (finding.severity, finding.evidence["steps_applied"])
+    poisoned = found(bad().good(1024).event("weights.nonfinite", tensors=["blocks.1.fc.weight"], count=1))
+    assert "applied with non-finite gradients; since then the weights contain NaN or Inf" in poisoned.cause
+    assert ("page", 1) == (poisoned.severity, poisoned.evidence["steps_applied"])
+
+
 def test_a_loss_that_was_not_measured_is_no_nan() -> None:
     assert {} == findings(warm().step(applied=1, skipped=0, scale=65536))
 

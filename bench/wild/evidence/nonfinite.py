@@ -56,7 +56,8 @@ def bad_losses(finding: Finding, truth: Truth) -> Iterator[str]:
     skipped = [row for row in bad if truth.is_skipped(row)]
     partly = count_of(finding, "steps_partly_applied")
     yield from exactly("such steps skipped", count_of(finding, "steps_skipped") - partly, len(skipped))
-    yield from exactly("such steps applied", count_of(finding, "steps_applied") + partly, len(bad) - len(skipped))
+    if number_of(finding, "steps_applied") is not None:  # else the text says that it is not known
+        yield from exactly("such steps applied", count_of(finding, "steps_applied") + partly, len(bad) - len(skipped))
 
 
 def bad_weights(finding: Finding, truth: Truth) -> Iterator[str]:

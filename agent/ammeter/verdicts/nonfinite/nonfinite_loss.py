@@ -201,7 +201,7 @@ def _evidence(state: State) -> dict[str, Any]:
         "loss": str(wording.number(state.value)),
         "nonfinite_losses": state.bad,
         "steps_skipped": state.skipped,
-        "steps_applied": state.applied,
+        "steps_applied": None if state.uncertain else state.applied,
         "steps_partly_applied": state.partly_applied,
         "gradients_moved": state.gradient_nonzero if state.applied else None,
         "weights_at_risk": state.at_risk or _weights_were_bad(state),

@@ -73,7 +73,7 @@ def test_a_program_with_its_own_loss_scale_may_have_skipped_an_earlier_step_of_t
 
     finding = found(bad())
     assert "whether it applied or skipped this step was not seen; no reading has found NaN or Inf" in finding.cause
-    assert ("ticket", 0) == (finding.severity, finding.evidence["steps_applied"])
+    assert ("ticket", None) == (finding.severity, finding.evidence["steps_applied"])
     poisoned = found(bad().good(1024).event("weights.nonfinite", tensors=["blocks.1.fc.weight"], count=1))
     assert "applied with non-finite gradients; since then the weights contain NaN or Inf" in poisoned.cause
     assert ("page", 1) == (poisoned.severity, poisoned.evidence["steps_applied"])

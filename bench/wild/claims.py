@@ -15,6 +15,9 @@ _OF = re.compile(r"(\d+) of (\d+) steps were skipped")
 _BAD = re.compile(r"(?:In (\d+) steps from (\d+) to (\d+)|At step (\d+)) the gradients contained NaN or Inf")
 _APPLIED = re.compile(r"(\d+) such steps? (?:was|were) applied|The step was applied")
 _STEP = re.compile(r"\bsteps? (\d+)\b")
+_LATER_MODEL = re.compile(r"^model\d+\.")
+"""What precedes the names of a model that a program builds after its first one, as when a cell runs again."""
+
 _LINE = re.compile(r"\btrain\.py:(\d+)")
 _BAD_WEIGHT = re.compile(r"weights contain(?:ed)? NaN or Inf[^.]*?, (\S+) among them")
 _BAD_LOSS = re.compile(r"^Loss\b.* is (?:NaN|infinite) at step (\d+)")
@@ -218,6 +221,7 @@ def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     known, copy = truth.recording.names, (finding.get("evidence") or {}).get("copy")
     for kind in ("module", "tensor"):
         name = (finding.get(kind) or "").removeprefix(f"{copy}.")
+        name = name if name in known else _LATER_MODEL.sub("", name)
         if name and known and name not in known and not re.fullmatch(r"(group\d+\.|copy |input).*", name):
             yield f"names the {kind} {name}, which is not in the model"
     module = finding.get("module")
@@ -230,5 +234,5 @@ def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
 
 def is_part(name: str, place: str) -> bool:
-    """Whether a module or tensor is the place, or a part of it."""
-    return name == place or name.startswith(f"{place}.")
+    """Whether a module or tensor is the place, or a part of it, also of a model that the program builds later."""
+    return f"{name}.".startswith(f"{place}.") or f"{_LATER_MODEL.sub('', name)}.".startswith(f"{place}.")

@@ -117,7 +117,12 @@ FALSE: list[tuple[str, str, list[Row], dict[str, Any]]] = [
     ("a share of 0.90", "overflow-storm", FAILING, {"steps_skipped": 3, "steps_applied": 1, "skipped_share": 0.9}),
     ("1 skipped steps that one", "scale-collapse", FAILING, {"skipped_steps": 3, "steps_applied": 1}),
     ("1 non-finite losses", "nonfinite-loss", BAD_LOSS, {"nonfinite_losses": 1, "steps_skipped": 1}),
-    ("0 such steps applied", "nonfinite-loss", BAD_LOSS, {"nonfinite_losses": 2, "steps_skipped": 1}),
+    (
+        "0 such steps applied",
+        "nonfinite-loss",
+        BAD_LOSS,
+        {"nonfinite_losses": 2, "steps_skipped": 1, "steps_applied": 0},
+    ),
     ("3 weights with NaN", "nonfinite-weights", BAD_WEIGHTS, {"weights": 3}),
     ("finite weights at step 11", "nonfinite-weights", BAD_WEIGHTS, {"weights": 1, "last_finite_step": 11}),
     ("a lost_share of 0.70", "gradient-underflow", SMALL, {"lost_share": 0.7}),

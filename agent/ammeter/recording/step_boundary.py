@@ -109,9 +109,10 @@ class Boundary:
         """Begins a step at the loss of a program that never calls backward()."""
         if self._session.losses.are_of_backward or patch.inside_backward():
             return
-        if returned_losses.loss_of(args, kwargs, self._watched) is not None:
+        loss = returned_losses.loss_of(args, kwargs, self._watched)
+        if loss is not None:
             self._find_unobserved()
-            self._close_if_complete()
+            self._close_if_complete(loss)
             self._rows.begin_step()
             if self._inside is not None:
                 self._session.closure.begin_backward()

@@ -24,6 +24,7 @@ from ammeter.probes.own_scaling.steps import (
     Point,
     ScaledStep,
 )
+from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, own_scale
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
@@ -80,7 +81,7 @@ class OwnScaling:
             optimizer_steps.after(guard(self._stepped)),
         ]
         self._group = Group(handles)
-        return handles
+        return [*handles, patch.function(torch.autograd, "grad", after=guard(self._after_grad))]
 
     def finish(self, row: Row) -> None:
         """Judges the step and records its scale. A program with a GradScaler has none of its own."""
@@ -180,6 +181,18 @@ class OwnScaling:
             row.raw.setdefault(RETURNED, []).append(parts)
             for constant in [constant for part in parts for constant in part.transfers()]:
                 row.wait_for(constant)
+
+    def _after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        """Records that a loss with a scale has given the program gradients that it assigns itself."""
+        session = self._session
+        losses = session.row.raw.get("losses", ())
+        if not losses or session.losses.are_of_backward or session.closure.optimizer is not None:
+            return
+        loss = returned_losses.loss_of(args, kwargs, session.watched)
+        if loss is not None and loss.is_cpu and (scale := self._skips.scale_of(losses[-1].parts)):
+            session.fast_path.disable()  # it detects no steps that the program skips
+            for optimizer in session.watched.optimizers:
+                self._skips.passed(optimizer, scale)
 
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row

@@ -141,9 +141,8 @@ def _rows(state: State, rows: View) -> State:
             column = state.column if state.opened.active else rows.loss_at(at)
             state = replace(_bad(state, step, loss, skipped > 0, applied > 0, read), column=column)
             gradient_nonzero = applied > 0 and bool(gradients[at]) and norm > 0
-            state = replace(
-                state, scaled=state.scaled or scale >= 0, gradient_nonzero=state.gradient_nonzero or gradient_nonzero
-            )
+            is_scaled = state.scaled or state.own_scaled or scale >= 0
+            state = replace(state, scaled=is_scaled, gradient_nonzero=state.gradient_nonzero or gradient_nonzero)
             if broken[at] and not state.frontier.count and (frontier := gradient_frontier.of_row(rows, at)):
                 state = replace(state, frontier=frontier)
         elif math.isfinite(loss) and applied > 0 and state.opened.active:

@@ -87,6 +87,26 @@ def test_a_step_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) ->
     ]
 
 
+class Assigned(Overflowing):
+    """Receives its gradients from torch.autograd.grad(), and assigns them."""
+
+    def backward(self, step: int) -> None:
+        found = torch.autograd.grad(self.times(self.loss(), self.scale), self.parameters)
+        for parameter, gradient in zip(self.parameters, found, strict=True):
+            parameter.grad = gradient
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["zero_grad", "replaced"])
+def test_a_step_with_assigned_gradients_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) -> None:
+    program = Assigned()
+    if not reset:
+        program.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+    rows, frames = recorded(program, tmp_path, steps=40)
+    assert 40 == len(rows.steps)
+    assert [6] == rows.steps[rows.scalar("skipped") > 0].tolist()
+    assert [] == pages(frames)
+
+
 class BadWeight(Overflowing):
     """An overflow reaches one element of a weight, which is not among the sampled gradients."""
 

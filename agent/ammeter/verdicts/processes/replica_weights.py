@@ -24,6 +24,10 @@ MAX_CHECKSUM_DIFFERENCE = 1e-5
 """Relative difference below which checksums are equal. Replicas have equal bits on equal hardware; other hardware
 rounds differently, by 1e-7. A single update with another gradient changes weights by 1e-4 and more."""
 
+MAX_STEADY_DIFFERENCE = 5e-7
+"""The same for ranks whose weights had equal bits after they had moved: 8 units in the last place. Other rounding would
+have shown there first, and grows by a fraction between two readings."""
+
 MAX_NORM_DIFFERENCE = 1e-4
 """Relative difference below which the norm of all gradients is the same on two ranks. The results of an all-reduce are
 equal to the bit, and other kernels sum them up with 1e-6. Ranks that train independently differ by percents."""
@@ -85,6 +89,8 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
     """Steps with equal norms of gradients minus those with different ones, since the last reading."""
     shares: bool = False
     """Whether most norms were equal between two readings with different weights."""
+    has_equal_bits: bool = False
+    """Whether the checksums at `equal` had equal bits."""
 
 
 class Norms(NamedTuple):
@@ -138,8 +144,9 @@ def _gradients(state: Weights, aligned: AlignedSteps, norms: Norms, begin: int, 
 
 def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequence[float]) -> Weights:
     low, high = min(checksums), max(checksums)
-    if are_equal(checksums):
-        return _equal(state, step, low)
+    is_steady = state.has_moved and state.has_equal_bits
+    if are_equal(checksums, MAX_STEADY_DIFFERENCE if is_steady else MAX_CHECKSUM_DIFFERENCE):
+        return replace(_equal(state, step, low), has_equal_bits=low == high)
     since, shares = state.since if state.different else step, state.shares or state.balance > 0
     state = replace(state, different=state.different + 1, since=since, balance=0, shares=shares)
     if state.opened.active:
@@ -201,10 +208,10 @@ def _parting(state: Weights) -> Parting:
     return Parting(state.equal, state.has_moved, state.since, norm_step, state.norms)
 
 
-def are_equal(checksums: Sequence[float]) -> bool:
-    """Whether checksums of several ranks show equal weights."""
+def are_equal(checksums: Sequence[float], tolerance: float = MAX_CHECKSUM_DIFFERENCE) -> bool:
+    """Whether checksums of several ranks show equal weights, within this relative tolerance."""
     low, high = min(checksums), max(checksums)
-    return high - low <= MAX_CHECKSUM_DIFFERENCE * max(abs(low), abs(high))
+    return high - low <= tolerance * max(abs(low), abs(high))
 
 
 def severity(state: Weights) -> Severity:

@@ -148,6 +148,12 @@ def test_parts_of_a_model_and_other_models_are_left_alone(change: str) -> None:
 
 def test_rounding_of_other_hardware_is_no_difference() -> None:
     assert [] == findings(replicas(parting(0, by=1e-6)))
+    assert [] == findings(replicas(lambda rank, step: equal(rank, step) * (1 + 1e-7 * rank * (step // 8))))
+
+
+def test_a_small_difference_in_weights_that_had_equal_bits_is_one() -> None:
+    finding = last(replicas(parting(21, by=2e-6)))
+    assert ("page", 24, 28) == (finding.severity, finding.first_step, finding.opened_step)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 10, 25])

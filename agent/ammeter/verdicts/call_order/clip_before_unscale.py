@@ -85,10 +85,9 @@ def _limit(event: Event) -> float:
 
 def _rows(state: State, rows: View) -> State:
     norms = norms_of(rows)
-    constant_norm, by_constant = follow(
-        state.constant_norm, norms, _is_harmful_after_division if state.own else _is_harmful
-    )
-    dips, by_dips = (state.dips, None) if state.own else follow_dips(state.dips, norms, _is_harmful)
+    is_harmful = _is_harmful_after_division if state.own else _is_harmful
+    constant_norm, by_constant = follow(state.constant_norm, norms, is_harmful)
+    dips, by_dips = follow_dips(state.dips, norms, is_harmful)
     if by_constant is not None and (by_dips is None or by_constant <= by_dips):
         state = replace(state, constant_norm=constant_norm, dips=Dips())
         return _by_norm(state, rows, by_constant, constant_norm.first, constant_norm.high)
@@ -165,7 +164,7 @@ def _unknown_place(state: State, remaining: float) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients are limited before unscale_",
+        title=f"Gradients are limited before {'they are unscaled' if state.own else 'unscale_'}",
         cause=f"The program limits the norm of gradients that are still multiplied by the loss scale of"
         f" {wording.scale(state.scale)}, so {after} they are far too small. {_observed(state)}; unscaled, a"
         f" norm of {remaining:.2g} remains. {EFFECT}",

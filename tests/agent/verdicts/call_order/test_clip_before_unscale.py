@@ -83,6 +83,15 @@ def test_a_clip_written_by_hand_is_known_if_it_happens_in_some_steps() -> None:
     assert "the unscaled norm of other steps is 1." in finding.cause
 
 
+def test_such_steps_are_known_in_a_program_that_scales_its_loss_itself() -> None:
+    stream = Stream().event("scaler.seen", enabled=True, scale=1024.0, own=True)
+    for frame in dips(0.5, 0.5, 0.5).frames:
+        stream.frames.append(frame)
+    finding = findings(stream)["clip-before-unscale"]
+    assert "Gradients are limited before they are unscaled" == finding.title
+    assert "divide the gradients by the scale before it." in finding.fix
+
+
 def test_the_line_of_the_unscaling_is_named_for_a_clip_written_by_hand() -> None:
     stream = Stream().event("usage.changed_while_scaled", caller="loop/train.py:9")
     for frame in dips(0.5, 0.5, 0.5).frames:

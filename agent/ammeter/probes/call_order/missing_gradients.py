@@ -75,6 +75,7 @@ class Missing:
             [
                 self._session.forward.subscribe(after=guard(self._after_forward)),
                 patch.backward(before=guard(self._before_backward)),
+                patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
             ]
         )
 
@@ -137,6 +138,11 @@ class Missing:
         if self._searches and not patch.inside_backward():
             self._backward_line = call_site.line()
             unseen(lambda: self._search_graph(roots(patch.outputs(args, kwargs))), ())
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes them in a program that never calls backward() and assigns the gradients itself."""
+        if not self._session.losses.are_of_backward:
+            self._before_backward((args[0] if args else kwargs.get("outputs"),), {})
 
     def _search_graph(self, losses: list[torch.Tensor]) -> None:
         leaves: set[int] = set()

@@ -217,6 +217,18 @@ def test_the_loss_shows_parameters_of_another_model_where_no_model_is_known(tmp_
     assert ("group0.0", None) == (finding.tensor, finding.module)
 
 
+def test_gradients_that_the_program_assigns_to_another_model_are_found(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = sgd(copy.deepcopy(model))
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(5):
+            found = torch.autograd.grad(loss_of(model), list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), found, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    assert "other-parameters" == seen.findings()[NAME].evidence["reason"]
+
+
 def test_a_part_that_is_newer_than_the_optimizer_is_found(tmp_path: Path) -> None:
     def new_head(model: Model) -> tuple[Any, Any, Any]:
         optimizer = sgd(model)

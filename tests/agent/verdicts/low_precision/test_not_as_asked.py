@@ -101,6 +101,22 @@ def test_autocast_for_a_device_that_there_is_not_is_found(scaled: bool, tmp_path
     assert {NAME} == set(seen.findings())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
+def test_it_is_found_in_a_program_that_assigns_its_gradients(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(8):
+            with cuda():
+                loss = cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), found, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    assert "refused" == reason_of(seen)
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ammeter.probes.call_order.marks import nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, scale_of
+from ammeter.recording import returned_losses
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site, patch
 
@@ -93,6 +94,7 @@ class Requested:
                 patch.method(kind, "__init__", after=guard(self._created)),
                 patch.method(kind, "__enter__", after=guard(self._entered)),
                 patch.backward(before=guard(self._backward)),
+                patch.function(torch.autograd, "grad", before=guard(self._grad)),
             ]
         )
 
@@ -132,6 +134,13 @@ class Requested:
             is_scaled = self._session.row.raw.get("scaled")
             scalers = self._session.watched.scalers if is_scaled else ()
             self._sample(patch.outputs(args, kwargs), next((one for one in scalers if one.is_enabled()), None))
+
+    def _grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Samples the loss of a program that never calls backward()."""
+        if not self._session.losses.are_of_backward:
+            loss = returned_losses.loss_of(args, kwargs, self._session.watched)
+            if loss is not None and not returned_losses.is_transforming():
+                self._backward((loss,), {})
 
     def _sample(self, outputs: Any, scaler: Any) -> None:
         step = self._session.row.step

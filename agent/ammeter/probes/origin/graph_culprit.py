@@ -6,7 +6,9 @@ of the graph are on the host, therefore this is done only for a loss on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,6 +26,9 @@ SMALL_SUMMAND = 2.0**14
 
 _MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *PASSING)
 """Operators whose output may have -Inf without a fault, as a mask or the logarithm of a probability of zero."""
+
+_RESHAPING = ("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias")
+"""Operators whose output has the elements of the input in the same order. A linear layer reshapes its input so."""
 
 _PRODUCTS = ("Mm", "Bmm")
 _OPAQUE = "CompiledFunction"
@@ -154,9 +159,21 @@ class _Graph:
         node = self.nodes[at]
         if node.parameter is not None:
             return measured(node.parameter)
-        saved = [node.result, *(self._as_operand(node, *use) for use in self.consumers[at])]
-        tensor = next((tensor for tensor in saved if tensor is not None), None)
+        tensor = self._saved(at)
         return measured(again(node) if tensor is None else tensor)
+
+    def _saved(self, at: int) -> torch.Tensor | None:
+        node = self.nodes[at]
+        if node.result is not None:
+            return node.result
+        saved = (self._as_operand(node, *use) for use in self.consumers[at])
+        reshaped = (self._saved_reshaped(node, consumer) for consumer, _ in self.consumers[at])
+        return next((tensor for tensor in chain(saved, reshaped) if tensor is not None), None)
+
+    def _saved_reshaped(self, node: Node, consumer: int) -> torch.Tensor | None:
+        tensor = self._saved(consumer) if self.nodes[consumer].kind in _RESHAPING else None
+        is_whole = tensor is not None and tensor.numel() == math.prod(node.shape)
+        return tensor.reshape(node.shape) if tensor is not None and is_whole else None
 
     def _as_operand(self, node: Node, consumer: int, position: int) -> torch.Tensor | None:
         tensor = self.nodes[consumer].operand_of_input(position)

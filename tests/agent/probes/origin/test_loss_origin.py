@@ -99,6 +99,17 @@ def test_an_overflow_names_the_factor_and_not_the_layer_behind_it(tmp_path: Path
     assert found["infs"] > 0
 
 
+def test_an_overflow_is_counted_where_the_next_layer_reshapes_its_input() -> None:
+    torch.manual_seed(0)
+    enter, leave = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+    with torch.autocast("cpu", torch.float16):
+        loss = leave(torch.tanh(enter(torch.randn(2, 4, 6))).add(0).mul_(9e6)).float().square().mean()
+    found = graph_culprit.find_origin(loss, lambda tensor: "", lambda path: False)
+    assert found is not None
+    assert ("MulBackward0", 0) == (found["op"], found["nans"])
+    assert found["infs"] > 0
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

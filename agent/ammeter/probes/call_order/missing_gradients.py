@@ -35,6 +35,9 @@ REPLACED_CHECKS = (3, 8)
 MAX_NODES = 8192
 """Nodes behind a loss that are searched for parameters, in steps without gradients and in the first one."""
 
+MAX_GRAD_CALLS = 64
+"""Calls of torch.autograd.grad() whose graphs are searched in a program that never calls backward()."""
+
 MAX_NAMED_TENSORS = 5
 """Tensors that an event names, so that it stays small."""
 
@@ -64,7 +67,7 @@ class Missing:
         self._session = session
         self._events = events
         self._accounts: weakref.WeakKeyDictionary[torch.optim.Optimizer, Account] = weakref.WeakKeyDictionary()
-        self._searches = True
+        self._searches, self._grad_calls = True, 0
         self._key = f"ammeter.output.{id(self)}"
         self._forward_line = self._backward_line = ""
         self._has_output = self._output_has_graph = self._comes_from_output = False
@@ -141,7 +144,8 @@ class Missing:
 
     def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes them in a program that never calls backward() and assigns the gradients itself."""
-        if not self._session.losses.are_of_backward:
+        if self._searches and self._grad_calls < MAX_GRAD_CALLS and not self._session.losses.are_of_backward:
+            self._grad_calls += 1
             self._before_backward((args[0] if args else kwargs.get("outputs"),), {})
 
     def _search_graph(self, losses: list[torch.Tensor]) -> None:

@@ -156,9 +156,10 @@ def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequenc
     usual = max(checksums, key=checksums.count)
     has_majority = 2 * checksums.count(usual) > len(checksums)
     differing = [rank for rank, own in zip(ranks, checksums, strict=True) if own != usual or not has_majority]
+    first = state.norm_step if _is_seen_in_norms(state) else state.since
     return replace(
         state,
-        opened=state.opened.at(_first_step(state), step),
+        opened=state.opened.at(first, step),
         parting=_parting(state),
         differing=tuple(differing[:MAX_LISTED_RANKS]),
         differing_count=len(differing),
@@ -192,11 +193,6 @@ def _are_replicas(state: Weights, step: int) -> bool:
         return state.shared_norms >= MIN_SHARED_NORMS and state.norm_step < 0
     shows_in_norms = state.shared_norms >= MIN_SHARED_NORMS and not state.shares
     return (state.has_moved and not shows_in_norms) or step - state.equal >= MIN_SEPARATE_STEPS
-
-
-def _first_step(state: Weights) -> int:
-    """The first step that is known to be different: by its gradients, else by the weights before it."""
-    return state.norm_step if _is_seen_in_norms(state) else state.since
 
 
 def _is_seen_in_norms(state: Weights) -> bool:

@@ -90,19 +90,6 @@ def test_what_was_not_scaled_is_told(backward: Backward, since: int, unscale: bo
     told(seen, "loss_not_scaled", since, line, optimizer="SGD", scale=2.0**10, scaled_too=scaled_too)
 
 
-def test_a_loss_that_the_program_multiplied_by_the_scale_itself_is_scaled(tmp_path: Path) -> None:
-    model, scales = Model(), scaler()
-    optimizer = sgd(model)
-    scales.scale(torch.ones(()))
-    with watching(tmp_path, model, optimizer, scales) as seen:
-        for _ in range(8):
-            optimizer.zero_grad()
-            (loss_of(model) * scales.get_scale()).backward()
-            scales.step(optimizer)
-            scales.update()
-    assert {} == seen.usage()
-
-
 def test_what_was_not_scaled_is_told_of_fused_optimizers(tmp_path: Path) -> None:
     model, scales = Model(), scaler()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

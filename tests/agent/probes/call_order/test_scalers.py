@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.agent.healthy_programs.program import loss_of
+from tests.agent.probes.call_order.mistakes import sgd
 from tests.agent.training import Model, Seen, line_of, watching
 
 
@@ -176,4 +178,17 @@ def test_bfloat16_beside_float16_is_not_told(tmp_path: Path) -> None:
             with torch.autocast("cpu", torch.bfloat16):
                 other(torch.randn(8, 12))
             train(model, optimizer, scales, 1)
+    assert {} == seen.usage()
+
+
+def test_a_loss_that_the_program_multiplied_by_the_scale_itself_is_scaled(tmp_path: Path) -> None:
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    scales.scale(torch.ones(()))
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(8):
+            optimizer.zero_grad()
+            (loss_of(model) * scales.get_scale()).backward()
+            scales.step(optimizer)
+            scales.update()
     assert {} == seen.usage()

@@ -56,8 +56,7 @@ def _network(change: Change) -> Network:
 
 
 def _first(recorded: Any) -> tuple[int, dict[str, Any]]:
-    found = ((step, data) for step, name, data in recorded.events if name == "origin.found")
-    return next(found)
+    return next((step, data) for step, name, data in recorded.events if name == "origin.found")
 
 
 def _without_first_row(x: torch.Tensor) -> torch.Tensor:
@@ -96,17 +95,6 @@ def test_the_operator_of_a_single_step_and_its_module_are_named(
 def test_an_overflow_names_the_factor_and_not_the_layer_behind_it(tmp_path: Path) -> None:
     step, found = _first(train(lambda: _network(lambda x: x.add(0).mul_(9e6)), tmp_path, dtype=torch.float16))
     assert (ONSET_STEP, "1", "MulBackward0", "float16") == (step, found["module"], found["op"], found["dtype"])
-    assert found["infs"] > 0
-
-
-def test_an_overflow_is_counted_where_the_next_layer_reshapes_its_input() -> None:
-    torch.manual_seed(0)
-    enter, leave = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
-    with torch.autocast("cpu", torch.float16):
-        loss = leave(torch.tanh(enter(torch.randn(2, 4, 6))).add(0).mul_(9e6)).float().square().mean()
-    found = graph_culprit.find_origin(loss, lambda tensor: "", lambda path: False)
-    assert found is not None
-    assert ("MulBackward0", 0) == (found["op"], found["nans"])
     assert found["infs"] > 0
 
 

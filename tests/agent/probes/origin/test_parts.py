@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from ammeter.probes.origin import floats, frontier
+from ammeter.probes.origin import floats, frontier, graph_culprit
 from ammeter.probes.origin.floats import Numbers, Readings, inside
 from ammeter.probes.origin.hook_windows import (
     MAX_DIRECTIVE_STEPS,
@@ -228,3 +228,14 @@ def test_who_asks_is_not_kept_waiting_but_cannot_ask_for_ever() -> None:
         windows.request_now(1)
         begun += windows.is_on(step)
     assert MAX_DIRECTIVE_STEPS - 2 == begun
+
+
+def test_an_overflow_is_counted_where_the_next_layer_reshapes_its_input() -> None:
+    torch.manual_seed(0)
+    enter, leave = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+    with torch.autocast("cpu", torch.float16):
+        loss = leave(torch.tanh(enter(torch.randn(2, 4, 6))).add(0).mul_(9e6)).float().square().mean()
+    found = graph_culprit.find_origin(loss, lambda tensor: "", lambda path: False)
+    assert found is not None
+    assert ("MulBackward0", 0) == (found["op"], found["nans"])
+    assert found["infs"] > 0

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from ammeter.recording.schedule.budget import Governor
-from ammeter.recording.session import watching as sessions
 from tests.agent.stream_builder import Stream, mistaken
 from tests.agent.stream_judgement import findings
 from tests.agent.streams import broken
@@ -99,22 +98,6 @@ def test_autocast_for_a_device_that_there_is_not_is_found(scaled: bool, tmp_path
     assert str(finding.caller).endswith(line_of(inspect.unwrap(cuda), 'torch.autocast("cuda"'))
     assert "with the device of the model ('cpu')" in finding.fix
     assert {NAME} == set(seen.findings())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
-def test_it_is_found_in_a_program_that_assigns_its_gradients(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = Model()
-    optimizer = torch.optim.AdamW(model.parameters())
-    with watching(tmp_path, model, optimizer) as seen:
-        for _ in range(8):
-            with cuda():
-                loss = cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
-            found = torch.autograd.grad(loss, list(model.parameters()))
-            for parameter, gradient in zip(model.parameters(), found, strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-    assert "refused" == reason_of(seen)
 
 
 class Doubled(torch.autograd.Function):
@@ -212,77 +195,6 @@ def test_a_decorated_function_beside_the_forward_pass_is_found(tmp_path: Path) -
             scaler.step(optimizer)
             scaler.update()
     assert "outside" == reason_of(seen)
-
-
-def test_float32_after_a_phase_in_float16_is_found(tmp_path: Path) -> None:
-    steps = iter(range(200))
-    seen = trained(tmp_path, lambda: cpu() if next(steps) < 3 else nullcontext(), scaled=True, steps=150)
-    assert "outside" == reason_of(seen)
-
-
-def half_and_then(folder: Path, *, entered: bool, frozen: bool = False) -> Any:
-    """A program in bfloat16 without a scaler, which runs in float32 from step 60 on; autocast may be left too early."""
-    torch.manual_seed(0)
-    model = Model()
-    optimizer = torch.optim.AdamW(model.parameters())
-    with watching(folder, model, optimizer) as seen:
-        for step in range(130):
-            x, y = torch.randn(8, 12), torch.randint(3, (8,))
-            optimizer.zero_grad()
-            if frozen and step == 60:
-                next(model.parameters()).requires_grad_(False)
-            with cpu(torch.bfloat16) if step < 60 else nullcontext():
-                loss = cross_entropy(model(x), y)
-            if entered:
-                with cpu(torch.bfloat16):
-                    x.mean()
-            torch.autograd.backward(loss)
-            optimizer.step()
-    return seen
-
-
-def test_a_forward_pass_that_leaves_autocast_in_a_later_phase_is_found_without_a_scaler(tmp_path: Path) -> None:
-    seen = half_and_then(tmp_path, entered=True)
-    assert "outside" == reason_of(seen)
-    assert 60 <= seen.findings()[NAME].opened_step <= 100
-
-
-@pytest.mark.parametrize(("entered", "frozen"), [(False, False), (True, True)])
-def test_a_last_phase_in_float32_on_purpose_is_silent(entered: bool, frozen: bool, tmp_path: Path) -> None:
-    assert NAME not in half_and_then(tmp_path, entered=entered, frozen=frozen).findings()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
-@pytest.mark.parametrize(
-    ("context", "scaled", "reason"),
-    [
-        (cuda, True, "refused"),
-        (cuda, False, "refused"),
-        (lambda: cpu(enabled=False), True, "disabled"),
-        (lambda: cpu(torch.float32), True, "float32"),
-    ],
-)
-@pytest.mark.parametrize("follows", [True, False], ids=["followed", "not followed"])
-def test_another_precision_from_some_step_on_is_found_with_its_own_reason(
-    context: Context, scaled: bool, reason: str, follows: bool, tmp_path: Path
-) -> None:
-    steps = iter(range(200))
-
-    def at_first_in_float16() -> AbstractContextManager[Any]:
-        step = next(steps)
-        if step == 20 and not follows:
-            for session in sessions():
-                session._follow(False)
-                session.governor.attention.follows = False
-                session.fast_path.disable()  # how often it is used depends on the load
-        return cpu() if step < 40 else context()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        seen = trained(tmp_path, at_first_in_float16, scaled=scaled, steps=100)
-    finding = seen.findings()[NAME]
-    assert (reason, "float32") == (finding.evidence["reason"], finding.evidence["ran"])
-    assert 40 <= finding.opened_step <= 66
 
 
 @pytest.mark.parametrize(

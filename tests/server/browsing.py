@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -84,7 +84,7 @@ def found(browser: webdriver.Chrome, selector: str) -> list[WebElement]:
     return browser.find_elements(By.CSS_SELECTOR, selector)
 
 
-def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
+def appears(browser: webdriver.Chrome, selector: str, words: str, seconds: float = 60.0) -> str:
     """Waits for words in the elements, and returns all their text."""
 
     def look() -> str | None:
@@ -94,7 +94,7 @@ def appears(browser: webdriver.Chrome, selector: str, words: str) -> str:
             return None
         return seen if words in seen else None
 
-    return str(wait_until(look))
+    return str(wait_until(look, seconds))
 
 
 def press(browser: webdriver.Chrome, selector: str) -> None:
@@ -108,6 +108,16 @@ def press(browser: webdriver.Chrome, selector: str) -> None:
         return True
 
     wait_until(try_it)
+
+
+def press_until(browser: webdriver.Chrome, selector: str, place: str, words: str) -> str:
+    """Presses until words appear, up to three times: a press is lost if the element is rendered anew in its middle."""
+    for _ in range(2):
+        press(browser, selector)
+        with suppress(AssertionError):
+            return appears(browser, place, words, seconds=15.0)
+    press(browser, selector)
+    return appears(browser, place, words)
 
 
 def broken_run(client: httpx.Client, at: int = 41, **named: Any) -> Stream:

@@ -10,7 +10,18 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from tests.server.browsing import LOW_CONTRAST, appears, broken_run, console, found, press, seen_as, show, text
+from tests.server.browsing import (
+    LOW_CONTRAST,
+    appears,
+    broken_run,
+    console,
+    found,
+    press,
+    press_until,
+    seen_as,
+    show,
+    text,
+)
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 HOSTILE = '<script>window.broken=1</script><img src=x onerror="window.broken=1"> "quoted" \u202egnp.exe'
@@ -128,8 +139,7 @@ def test_a_step_of_an_incident_and_a_tensor_are_shown_in_the_charts(
     press(browser, "#all-steps")
     wait_until(lambda: not found(browser, "#all-steps"))
     appears(browser, ".tensors tbody", "head.weight")
-    press(browser, ".tensors tbody button")
-    appears(browser, "figcaption", "Gradient norm of blocks.1.mlp.fc.weight")
+    press_until(browser, ".tensors tbody button", "figcaption", "Gradient norm of blocks.1.mlp.fc.weight")
     wait_until(lambda: 4 == len(found(browser, "figure canvas")))
 
 

@@ -59,6 +59,8 @@ def test_a_program_that_dies_differs_from_its_last_step_on(tmp_path: Path) -> No
 def test_a_loss_that_grows_is_no_healthy_program() -> None:
     rows = [Row(step, 1.0 + step, 1.0, str(step), "") for step in range(20)]
     assert "its loss grows" in Recording(rows, 0, [], "").trouble
+    jump = [Row(step, 5e4 if step == 9 else 1.0, 1.0, str(step), "") for step in range(20)]
+    assert "its loss rises from 1 to 5e+04" == Recording(jump, 0, [], "").trouble
     assert "took no step" == Recording([], 0, [], "").trouble
     assert "ended with 1: Oh" == Recording([], 1, [], "well\nOh").trouble
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ammeter
 from ammeter.recording.fast_path import FastPath, buffer
-from ammeter.recording.schedule.attention import STRETCH_STEPS
+from ammeter.recording.schedule.attention import STRETCH_STEPS, Attention
 from tests.agent.recording.fast_path.programs import BAD, FULL_STEPS, Program, bits, measured
 from tests.agent.training import Recipe, events, stream, train
 
@@ -185,3 +185,14 @@ def test_a_disabled_scaler_counts_as_none(tmp_path: Path, entered: list[int]) ->
     assert [1.0] * 40 == measured(rows, "applied")
     assert [1.0] * 40 == measured(rows, "micro_batches")
     assert np.isnan(rows.scalar("scale")).all()
+
+
+def test_a_stretch_of_followed_steps_begins_on_time_while_fast_steps_are_buffered(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attention, "_interval", lambda self, seconds: 30)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 3600.0)
+    for _ in range(80):
+        program.step()
+    followed = np.flatnonzero(program.read()[0].scalar("calls_followed"))
+    assert FULL_STEPS + 30 <= followed[followed > 2 * FULL_STEPS][0] <= FULL_STEPS + 34

@@ -64,7 +64,8 @@ class Scaler:
         if after != before:
             name = "scaler.backoff" if after < before else "scaler.growth"
             row.events.append((name, {"from": before, "to": after, **self._which(update.number)}))
-            self._session.governor.norm_schedule.scale_changed(self._session.row.step)
+            if not _is_on_host(update):
+                self._session.governor.norm_schedule.scale_changed(self._session.row.step)
 
     def _before_update(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         scaler = args[0]
@@ -95,11 +96,15 @@ class Scaler:
             updates.append(update)
 
     def _after_update(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        updates = self._session.row.raw.get("updates")
+        """Reads the scale after update(). Rows are finished later: a change that is known now is not left to them."""
+        row = self._session.row
+        updates = row.raw.get("updates")
         if updates and updates[-1].number == self._numbers.get(id(args[0])):
-            updates[-1].after = async_copy.of(args[0]._scale)
-            self._session.row.wait_for(updates[-1].after)
-            self._scales[updates[-1].number] = updates[-1].after
+            update = updates[-1]
+            update.after = self._scales[update.number] = async_copy.of(args[0]._scale)
+            row.wait_for(update.after)
+            if _is_on_host(update) and update.after.number() != update.scale.number():
+                self._session.governor.norm_schedule.scale_changed(row.step + 1)
 
     def _after_load(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         scaler = args[0]
@@ -120,6 +125,11 @@ class Scaler:
 
     def _which(self, number: int) -> dict[str, int]:
         return {"scaler": number} if len(self._numbers) > 1 else {}
+
+
+def _is_on_host(update: Update) -> bool:
+    """Whether the scale before and after the update has been known since the update."""
+    return update.scale.on_host and update.after is not None and update.after.on_host
 
 
 _NO_UPDATES: list[Update] = []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ammeter.recording.fast_path import FastPath
 from ammeter.recording.schedule.bucket import Bucket
 from ammeter.wire.columns import measured
 from tests.agent.training import Recipe, Seen, events, stream, train
@@ -59,7 +60,12 @@ def test_a_loss_that_gets_a_tiny_weight_reads_all_statistics_at_once(tmp_path: P
     assert "gradient-underflow" in Seen(outcome.run, tmp_path).findings()
 
 
-def test_a_change_of_the_scale_and_a_skip_have_spectra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_a_change_of_the_scale_and_a_skip_have_spectra(
+    fast_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast_path:
+        monkeypatch.setattr(FastPath, "is_possible", lambda self: False)
     recipe = Recipe(
         spoil=lambda step, loss: loss * float("inf") if step == 60 else loss,
         scaler={"init_scale": 2.0**10, "growth_interval": 100},

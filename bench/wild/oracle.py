@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ HEALTHY_GROWTH = 1.3
 
 HEALTHY_JUMP = 1000.0
 """No loss of a healthy program is this multiple of its first one, even if it falls again."""
+
+_WRAPPERS = re.compile(r"^(_forward_module|network)\.")
+"""What precedes the names of a model that a framework has wrapped."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -205,10 +209,10 @@ class Recorder:
         if not self._named:
             self._named = True
             parts = (model.named_modules(), model.named_parameters(), model.named_buffers())
-            names = [name for named in parts for name, _ in named]
+            names = [own_name(name) for named in parts for name, _ in named]
             self._file.write(msgspec.json.encode(names) + b"\n")
         value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        weights = dict(model.named_parameters())
+        weights = {own_name(name): weight for name, weight in model.named_parameters()}
         noted = self._gradients
         row = Row(
             step,
@@ -216,7 +220,7 @@ class Recorder:
             float(scale),
             _digest(weights.values()),
             bad_weights=_nonfinite(weights),
-            bad_buffers=_nonfinite(dict(model.named_buffers())),
+            bad_buffers=_nonfinite({own_name(name): buffer for name, buffer in model.named_buffers()}),
             bad_applied=_nonfinite(_gradients_of(model)),
             moved=self._moved,
             cosine=self._cosine(),
@@ -245,8 +249,14 @@ def read(file: Path) -> tuple[list[Row], list[str]]:
     return rows, names
 
 
+def own_name(name: str) -> str:
+    """The name of a module or tensor without the wrapper of a framework."""
+    return _WRAPPERS.sub("", name)
+
+
 def _gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    weights = model.named_parameters()
+    return {own_name(name): weight.grad for name, weight in weights if weight.grad is not None}
 
 
 def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -25,7 +25,8 @@ from bench.wild.pieces.slots import (
     scaler_names,
     scaler_texts,
 )
-from bench.wild.pieces.styles import APPLY, COMPUTE, FETCH, STYLES, WITH_CLOSURE
+from bench.wild.pieces.style import APPLY, COMPUTE, FETCH, WITH_CLOSURE
+from bench.wild.pieces.styles import STYLES
 from bench.wild.recipe import Recipe
 
 LATE_STEP = 9
@@ -88,7 +89,7 @@ class _Assembly:
         self.names = Names(recipe.seed, self._fixed_names())
         prefix = self.names.fill(self.style.prefix)
         if prefix:
-            self.names.with_prefix(prefix, *_TRAINING, *(_STEP if recipe.style == "callbacks" else ()))
+            self.names.with_prefix(prefix, *_TRAINING, *(_STEP if self.style.runs_steps else ()))
 
     def program(self) -> Program:
         parts = [TOP, self._code(), ARCHITECTURES[self.recipe.arch].code, DATA, self._arranged()]
@@ -109,6 +110,7 @@ class _Assembly:
     def _slots(self) -> dict[str, str]:
         recipe, style = self.recipe, self.style
         slots = defaults(recipe.precision, self.clip)
+        slots |= {name: text for name, text in style.texts.items() if name in slots and (name != "clip" or self.clip)}
         if style.optimizers == 2:
             make = OPTIMIZERS[recipe.optimizer].make.format
             slots["make_optimizer"] = (
@@ -187,12 +189,26 @@ class _Assembly:
             "make_half_state": half_state.replace("{}", "bfloat16").format(params="$model.parameters()"),
             "make_fp16_state": half_state.replace("{}", "float16").format(params="$model.parameters()"),
             "make_on_copy": make.format(params="copy.deepcopy($model).parameters()"),
+            **self._of_framework(),
             "make_low_scaler": '$scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=30)',
             "autocast": AUTOCASTS[recipe.precision],
             "predict": "torch.func.functional_call($model, dict($model.named_parameters()), ($x,))"
             if functional
             else "$model($x)",
             "objects": ", ".join(objects),
+            **{name: text for name, text in self.style.texts.items() if name not in self.slots},
+        }
+
+    def _of_framework(self) -> dict[str, str]:
+        """What a framework is told instead of lines of the program."""
+        precision = self.recipe.precision
+        mixed = {"fp16": '"16-mixed"', "bf16": '"bf16-mixed"'}.get(precision)
+        scaler = "$scaler" if self.slots["make_scaler"] else "None"
+        return {
+            "mixed": "bf16" if precision == "bf16" else "no",
+            "in_bf16": str(precision == "bf16"),
+            "plugin": f'MixedPrecision({mixed}, "cpu", {scaler})' if mixed else "Precision()",
+            "clip_limit": "$limit" if self.clip else "0.0",
         }
 
     def _fixed_names(self) -> dict[str, str]:
@@ -230,7 +246,13 @@ class _Assembly:
     def _arranged(self) -> str:
         """The style's template with the build and the steps in it."""
         iteration = WITH_CLOSURE if OPTIMIZERS[self.recipe.optimizer].closure else self.style.iteration
-        self.slots |= {"build": BUILD, "iteration": iteration, "first_half": FETCH + COMPUTE, "second_half": APPLY}
+        self.slots |= {
+            "build": BUILD,
+            "iteration": iteration,
+            "fetch": FETCH,
+            "first_half": FETCH + COMPUTE,
+            "second_half": APPLY,
+        }
         return self.style.text
 
     def _expanded(self, template: str) -> str:

@@ -90,8 +90,14 @@ def possible(recipe: Recipe) -> bool:
 
 
 def _fits_style(recipe: Recipe) -> bool:
+    style, fault = STYLES[recipe.style], FAULTS[recipe.fault]
     closure = OPTIMIZERS[recipe.optimizer].closure if recipe.optimizer in OPTIMIZERS else True
-    if closure and (recipe.precision in SCALED or recipe.style in ("accumulation", "two-optimizers", "callbacks")):
+    has_own_steps = style.slots or style.runs_steps or recipe.style in ("accumulation", "two-optimizers")
+    if closure and (recipe.precision in SCALED or has_own_steps):
+        return False
+    if style.precisions and recipe.precision not in style.precisions:
+        return False
+    if style.slots and not fault.spellings[recipe.spelling].slots <= style.slots:
         return False
     if recipe.style == "resume" and (recipe.attach == "late" or recipe.course not in ("constant", "late")):
         return False

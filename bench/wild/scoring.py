@@ -12,7 +12,7 @@ from bench.wild import claims
 from bench.wild.claims import is_part
 from bench.wild.faults import FAULTS, Fault
 from bench.wild.mutants import MUTANTS, PREFIX
-from bench.wild.oracle import Row
+from bench.wild.oracle import Row, own_name
 from bench.wild.pieces.styles import STYLES
 from bench.wild.processes import SCRIPT, Watched
 from bench.wild.recipe import Recipe
@@ -75,6 +75,7 @@ class Score(msgspec.Struct, frozen=True):
 
 def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: float = 0.0) -> Score:
     """The score of a watched program with this truth."""
+    watched = msgspec.structs.replace(watched, reports=[_with_own_names(report) for report in watched.reports])
     findings = [finding for report in watched.reports for finding in report["findings"]]
     result = Score(
         str(recipe),
@@ -99,6 +100,16 @@ def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: fl
         named=any(verdict in fault.accepted for verdict in first),
         placed=any(_is_placed(finding, truth) for finding in right) if fault.place and right else None,
     )
+
+
+def _with_own_names(report: dict[str, Any]) -> dict[str, Any]:
+    """A report whose modules and tensors have the names that they have without the wrapper of a framework."""
+
+    def renamed(finding: dict[str, Any]) -> dict[str, Any]:
+        names = {kind: own_name(finding[kind]) for kind in ("module", "tensor") if finding.get(kind)}
+        return {**finding, **names, "consequences": [renamed(each) for each in finding.get("consequences") or ()]}
+
+    return {**report, "findings": [renamed(finding) for finding in report["findings"]]}
 
 
 def _is_right(finding: dict[str, Any], fault: Fault, truth: Truth, counts_steps: bool) -> bool:

@@ -27,6 +27,11 @@ class Spelling:
     alike: Slots | None = None
     code: str = ""
 
+    @property
+    def slots(self) -> set[str]:
+        """The slots that it or its healthy programs change."""
+        return {*self.bad, *self.good, *(self.alike or {})}
+
 
 @dataclass(frozen=True)
 class Fault:

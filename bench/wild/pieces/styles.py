@@ -5,103 +5,8 @@ An arrangement is a template with slots. `@iteration` is one step; `#@` lines ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-FETCH = """
-#@late
-$clock[0] = $step
-$x, $y = $batch($step)
-"""
-
-COMPUTE = """
-@reset
-@forward
-@after_loss
-@backward
-"""
-
-APPLY = """
-#@gradients
-@reduce
-@unscale
-#@unscaled
-@clip
-@step
-#@stepped
-@update
-@schedule
-@after_step
-@evaluate
-@save
-#@step
-"""
-
-WHOLE = FETCH + COMPUTE + APPLY
-
-WITH_CLOSURE = (
-    FETCH
-    + """
-$last = []
-def $closure():
-    @reset
-    @forward
-    @after_loss
-    @backward
-    #@gradients
-    @reduce
-    #@unscaled
-    @clip
-    $last.append($loss)
-    return $loss
-$opt.step($closure)
-$loss = $last[0]
-@schedule
-@after_step
-@evaluate
-@save
-#@step
-"""
-)
-
-ACCUMULATED = (
-    """
-#@late
-@reset
-$clock[0] = $step
-for $micro in range(4):
-    $x, $y = $batch(4 * $step + $micro)
-    @forward
-    $loss = $loss / 4
-    @after_loss
-    @backward
-"""
-    + APPLY
-)
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a program is arranged.
-
-    Attributes:
-        text: The template, with `@build` and `@iteration`.
-        prefix: Put before the names of the training's objects, such as `self.`.
-        iteration: The template of one step.
-        held_out: Whether only fresh draws use the style.
-        ranks: Number of processes.
-        lives: Number of processes after each other.
-    """
-
-    text: str
-    prefix: str = ""
-    iteration: str = WHOLE
-    held_out: bool = False
-    ranks: int = 1
-    lives: int = 1
-    optimizers: int = 1
-    counts_steps: bool = True
-    """Whether the report's steps are those of the program, from its beginning."""
-
+from bench.wild.pieces.frameworks import FRAMEWORKS
+from bench.wild.pieces.style import ACCUMULATED, Style
 
 _SCRIPT = """
 @build
@@ -237,11 +142,12 @@ STYLES = {
     "main": Style(_MAIN),
     "class": Style(_CLASS, prefix="self."),
     "closures": Style(_CLOSURES, held_out=True),
-    "callbacks": Style(_CALLBACKS, prefix="$engine.", held_out=True),
+    "callbacks": Style(_CALLBACKS, prefix="$engine.", held_out=True, runs_steps=True),
     "functional": Style(_MAIN, held_out=True),
     "accumulation": Style(_MAIN, iteration=ACCUMULATED),
     "two-optimizers": Style(_SCRIPT, optimizers=2),
     "resume": Style(_RESUME, lives=2, counts_steps=False),
     "ranks": Style(_RANKS, ranks=2),
     "notebook": Style(_NOTEBOOK, held_out=True, counts_steps=False),
+    **FRAMEWORKS,
 }

@@ -33,7 +33,9 @@ class Loss:
         self._scaled_ids: set[int] = set()
         """ids of the latest results of scale(): backward() on one of them receives a multiple of the loss."""
         self._states_before: dict[int, State] = {}
-        self._search_origin = session.guard("origin", any_thread=False)(LossOrigin(session).search)
+        guard = session.guard("origin", any_thread=False)
+        self._origin = LossOrigin(session, guard)
+        self._search_origin = guard(self._origin.search)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
@@ -43,7 +45,7 @@ class Loss:
             if loss_graph.SAVED_TENSORS_EXPOSE_HOOKS
             else [patch.method(hooks, "__enter__", before=guard(loss_graph.mark_saved_hooks))]
         )
-        return handles + self._session.fast_path.pauses(
+        return [self._origin, *handles] + self._session.fast_path.pauses(
             [
                 *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
                 patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),

@@ -12,7 +12,7 @@ from types import CodeType, FrameType, TracebackType
 
 
 def line() -> str:
-    """Returns 'file.py:12' of the innermost frame outside torch and Ammeter, or ''."""
+    """Returns 'file.py:12' of the innermost place in the program's own code, or ''. See place()."""
     return written(spot())
 
 
@@ -21,12 +21,10 @@ Spot = tuple[str, int]
 
 
 def spot() -> Spot | None:
-    """Returns the innermost line outside torch and Ammeter."""
-    if _is_unknown:
-        return None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _inside(frame.f_code.co_filename):
-        frame = frame.f_back
+    """Returns the innermost line of the program's own code that is in a file; see place()."""
+    frame = None if _is_unknown else _own(sys._getframe(1))
+    while frame is not None and frame.f_code.co_filename.startswith("<"):
+        frame = _own(frame.f_back)
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
@@ -45,7 +43,7 @@ NOWHERE: Place = (None, 0, None, 0)
 def place() -> Place:
     """Returns the innermost place in the program's own code.
 
-    Frames of frameworks that call on its behalf, such as Lightning and accelerate, are skipped.
+    Frames of frameworks that call on its behalf, such as Lightning and accelerate, and of Python are skipped.
     """
     if _is_unknown:
         return NOWHERE
@@ -104,7 +102,8 @@ def _is_between(path: str) -> bool:
     if path.startswith((_OURS, _torch_folder(), "<frozen", "<eval_with_key")):
         return True
     if f"-packages{os.sep}" in path:
-        return path.rpartition(f"-packages{os.sep}")[2].partition(os.sep)[0] in _FRAMEWORKS
+        package, _, file = path.rpartition(f"-packages{os.sep}")[2].partition(os.sep)
+        return package in _FRAMEWORKS or (package == "transformers" and file.startswith("trainer"))
     return path.startswith(_PYTHONS)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ammeter.probes.loss_stacks import line_of
 from ammeter.probes.origin import graph_place, no_targets
 from ammeter.probes.origin.floats import Numbers, measured
 from ammeter.probes.origin.graph_nodes import Node, again, is_too_large, nodes_of
@@ -248,6 +249,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "reason": reason,
             "confidence": "graph",
             "hidden": node.is_hidden,
+            "line": line_of(node.grad_fn),
         }
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.loss_stacks import LossStacks
 from ammeter.probes.origin import graph_culprit
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
 from ammeter.tensors.hidden_reads import unseen
@@ -23,11 +24,25 @@ REPEAT_STEPS = 100
 """Steps after which a further graph is searched, because a later NaN may have another origin."""
 
 
+MAX_TRACED_PASSES = 32
+MAX_TRACES = 3
+"""Forward passes after which the line of an operator behind the model is searched, and how often in a run."""
+
+
 class LossOrigin:
     """Leaves the origin of a step's first non-finite loss in `row.raw["loss_origin"]`."""
 
-    def __init__(self, session: ProbeContext) -> None:
+    def __init__(self, session: ProbeContext, guard: Callable[..., Any] | None = None) -> None:
+        """Creates a search.
+
+        Args:
+            guard: makes callbacks safe that find the line of an operator behind the model, in a later bad step. Without
+                it the line is not searched.
+        """
         self._session = session
+        self._guard = guard
+        self._stacks = LossStacks(session)
+        self._traces = 0
         self._searches = 0
         self._last = -REPEAT_STEPS
 
@@ -49,6 +64,18 @@ class LossOrigin:
         if found is not None:
             line = line or call_site.line_at(place) or call_site.name_of(place)
             row.raw["loss_origin"] = found | {"caller": line} | ({"call": call} if call else {})
+            self._trace(found)
+
+    def remove(self) -> None:
+        self._stacks.end()
+
+    def _trace(self, found: dict[str, Any]) -> None:
+        """Has the line of an operator behind the model stored in the next steps, which may be bad, too."""
+        if found.get("line"):
+            self._stacks.end()
+        elif found.get("behind") and self._guard and self._traces < MAX_TRACES:
+            self._traces += 1
+            self._stacks.begin(self._guard, MAX_TRACED_PASSES)
 
     def _found(self, losses: Sequence[torch.Tensor]) -> dict[str, Any] | None:
         root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)

@@ -133,8 +133,9 @@ class Origin:
         origin = self._find_origin(step, nonfinite, loss_is_finite)
         if origin is None or (of_loss and of_loss["reason"] == "targets"):  # which modules do not show
             origin = of_loss
-        if origin:
-            self._emit_found(row, origin)
+        for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
+            if found:
+                self._emit_found(row, found)
         if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:
             self._request_hooks(row, step, origin)
 
@@ -271,7 +272,7 @@ class Origin:
 
     def _emit_found(self, row: Row, origin: dict[str, Any]) -> None:
         method = origin["confidence"] if origin["confidence"] == "graph" else ""
-        key = (origin["kind"], origin["module"], origin.get("tensor"), origin.get("input"), method)
+        key = (*map(origin.get, ("kind", "module", "tensor", "input", "line")), method)
         if row.step - self._reported.get(key, -REPEAT_STEPS) >= REPEAT_STEPS:
             self._reported[key] = row.step
             row.events.append(("origin.found", {**origin, "since": self._since(row)}))

@@ -40,7 +40,7 @@ def _conclude(state: State) -> Finding:
         fix="Leave out a batch without targets before its forward pass, or divide the sum of the losses by at least"
         " one: F.cross_entropy(logits, targets, reduction='sum') / (targets != ignore_index).sum().clamp(min=1)."
         " Check where the targets are made: padding, truncation before the answer, or a mask that is inverted.",
-        caller=origin.caller or None,
+        caller=origin.line or origin.caller or None,
         evidence={**origin.evidence(), "dtype": origin.dtype or None},
         **lifecycle_fields(state.opened),
     )
@@ -49,6 +49,7 @@ def _conclude(state: State) -> Finding:
 def _cause(origin: NonfiniteOrigin) -> str:
     op = f" ({origin.op})" if origin.op else ""
     line = f" {origin.caller} passed that loss on to {origin.call}." if origin.caller else ""
+    line = f" It is computed at {origin.line}." if origin.line else line
     return (
         f"At step {origin.step} a loss{op} is a mean over no targets: each target of its batch is ignored, masked or"
         f" has a class weight of zero, or the batch is empty. The mean divides 0 by 0, which is NaN.{line}"

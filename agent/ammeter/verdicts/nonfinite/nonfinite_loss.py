@@ -127,7 +127,7 @@ def _conclude(state: State) -> Finding:
         fix=loss_wording.fix(state),
         tensor=origin.tensor or state.weight_before or frontier.tensor,
         module=origin.module or frontier.module,
-        caller=origin.caller or None if origin.behind and not state.ended else None,
+        caller=origin.line or (origin.caller if origin.behind and not state.ended else "") or None,
         evidence=loss_wording.evidence(state),
         **lifecycle_fields(opened),
     )

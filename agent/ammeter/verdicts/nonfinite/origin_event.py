@@ -40,6 +40,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         behind: The last module with weights before the operator, if there is none between it and the loss.
         caller: The line that passed the loss to backward() or scale(), if its graph showed the origin.
         call: The call that received the loss on that line.
+        line: The line that called the operator, if a later bad step showed it.
         reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, `range` if float64 would make
             the output finite, or nothing.
     """
@@ -64,6 +65,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     caller: str = ""
     reason: str = ""
     call: str = "backward()"
+    line: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -80,11 +82,15 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         return self.module or "the model's own code"
 
     def refines(self, other: NonfiniteOrigin) -> bool:
-        """Whether this origin, found later in the same series, names the module that the other leaves open.
+        """Whether this origin, found later in the same series, names the module or the line that the other leaves open.
 
         The graph of a loss names the module around an operator; hooks name the part of it that has the operator.
         """
-        if other.kind != "forward" or self.kind != "forward" or not self.module or other.behind:
+        if other.kind != "forward" or self.kind != "forward":
+            return False
+        if self.line and not other.line and (self.op, self.behind) == (other.op, other.behind):
+            return True
+        if not self.module or other.behind:
             return False
         return not other.module or self.module.startswith(f"{other.module}.")
 
@@ -111,10 +117,10 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
                 f" The model's outputs are finite{most}: the NaN or Inf comes from the targets, which are not read, or"
                 " from the loss function."
             )
-        how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype)))
+        how = ", ".join(filter(None, ("" if self.op == "loss" else self.op, self.dtype, self.line)))
         if self.kind == "forward" and self.is_first:
             most = f", from inputs of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
-            is_passed = self.behind and self.call != UNFINISHED
+            is_passed = self.behind and self.call != UNFINISHED and not self.line
             line = f" {self.caller} passed the loss on to {self.call}." if is_passed else ""
             if self.reason == "constant":
                 most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
@@ -165,6 +171,7 @@ def of_event(event: Event) -> NonfiniteOrigin:
         caller=_text(data, "caller"),
         reason=_text(data, "reason"),
         call=_text(data, "call") or "backward()",
+        line=_text(data, "line"),
     )
 
 

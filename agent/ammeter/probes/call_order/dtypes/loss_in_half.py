@@ -3,8 +3,7 @@
 A loss is judged by its own dtype, and by the dtypes behind nodes that only scale or cast it. A loss that is piecewise
 linear in outputs of the network, such as a hinge loss or the loss of a Wasserstein GAN, loses nothing: its gradients
 are constants. The line is searched after
-a loss in half precision was seen: between the forward pass and backward(), torch stores the stack of each node, as it
-does for its anomaly detection. No check for NaN is switched on, and no number changes.
+a loss in half precision was seen: between the forward pass and backward(), torch stores the stack of each node.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import torch
 
 from ammeter.probes.call_order.marks import roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due
+from ammeter.probes.loss_stacks import LossStacks, line_of
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks import patch
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -55,9 +55,7 @@ class LossInHalf:
         self._losses = self._in_half = 0
         self._first = self._step = -1
         self._is_done = False
-        self._handles: list[Any] = []
-        self._checks_nan: bool | None = None
-        """torch's own setting while stacks are stored; None while they are not."""
+        self._stacks = LossStacks(session)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
@@ -69,18 +67,14 @@ class LossInHalf:
 
     def remove(self) -> None:
         """Ends the search for the line."""
-        self._stop_tracing()
-        while self._handles:
-            self._handles.pop().remove()
+        self._stacks.end()
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._stop_tracing()
         if not self._is_done and not patch.inside_backward():
             self.sample(patch.outputs(args, kwargs))
 
     def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples a loss whose gradients of watched parameters are asked for."""
-        self._stop_tracing()
         inputs = roots(args[1] if len(args) > 1 else kwargs.get("inputs"))
         if not self._is_done and inputs and self._session.watched.knows(inputs[0]) and not patch.inside_backward():
             self.sample(args[0] if args else kwargs.get("outputs"))
@@ -101,33 +95,17 @@ class LossInHalf:
             return
         self._first = self._first if self._in_half else step
         self._in_half += 1
-        line = call_site.line_of(node.metadata.get("traceback_") or ())
+        line = line_of(node)
         if self._in_half >= MIN_LOSSES and (line or self._in_half >= MAX_TRACED_LOSSES):
             self._report(node, line)
-        elif not self._handles:
-            self._trace()
+        else:
+            self._stacks.begin(self._guard, MAX_TRACED_LOSSES)
 
     def _report(self, node: Any, line: str) -> None:
         self._is_done = True
         self.remove()
         data: dict[str, Any] = {"dtype": _dtype_of(node), "operator": _operator(node), "computed": bool(line)}
         self._events.emit_once("usage.loss_in_half", line=line, **data, first_step=self._first)
-
-    def _trace(self) -> None:
-        """Stores the stacks of nodes that are created after the forward passes of the next steps."""
-        self._session.fast_path.avoid(MAX_TRACED_LOSSES)
-        stop, start = self._guard(lambda *_: self._stop_tracing()), self._guard(self._start_tracing)
-        self._handles = [self._session.forward.subscribe(trains=stop, evaluates=stop, after=start)]
-
-    def _start_tracing(self, module: torch.nn.Module, *_: Any) -> None:
-        if self._checks_nan is None and module.training and not torch.is_anomaly_enabled():
-            self._checks_nan = torch.is_anomaly_check_nan_enabled()
-            torch.set_anomaly_enabled(True, False)
-
-    def _stop_tracing(self) -> None:
-        if self._checks_nan is not None:
-            torch.set_anomaly_enabled(False, self._checks_nan)
-            self._checks_nan = None
 
 
 def half_node(loss: torch.Tensor) -> Any:

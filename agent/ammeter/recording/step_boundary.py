@@ -170,6 +170,9 @@ class Boundary:
         given_up = [optimizer for optimizer in own.given_up(reset) if id(optimizer) not in attempted]
         if given_up:
             self._skip([optimizer for optimizer in given_up if own.overflows(optimizer)])
+            for optimizer in self._watched.optimizers:  # which may lose their gradients without a call that is observed
+                if optimizer not in given_up and id(optimizer) not in attempted and own.overflows(optimizer):
+                    self._session.skipped(optimizer)
             row.skipped |= set(map(id, given_up))
             if self._is_complete():
                 self._close()

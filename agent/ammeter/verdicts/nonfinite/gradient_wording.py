@@ -45,9 +45,10 @@ def _steps(state: State) -> str:
 def _place(state: State) -> str:
     """Describes the origin by hooks, else by the gradients."""
     if state.origin.kind and not state.loss_unread:
+        most = f" of at most {state.origin.absmax:.4g}" if state.origin.absmax >= 0 else ""
         return (
-            f" Hooks read finite gradients at the input of {state.origin.module}'s backward pass and NaN or Inf at its"
-            " output: they originated in the backward pass there."
+            f" Hooks read finite gradients{most} at the input of {state.origin.module}'s backward pass and NaN or Inf"
+            " at its output: they originated in the backward pass there."
         )
     if state.frontier.handed_on:
         return f" That points to the backward pass of {state.frontier.module}."

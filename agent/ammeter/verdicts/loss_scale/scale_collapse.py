@@ -76,6 +76,8 @@ def _quiet(state: State, rows: View) -> State:
 
 
 def _skip(state: State, step: int, scale: float, partly_applied: bool) -> State:
+    if scale > state.last_scale and not state.opened.active:  # the program raises it: no collapse yet
+        state = replace(state, skips=0, unexpected_skips=0)
     if not state.skips:
         state = replace(state, first_skip=step, first_scale=scale, last_scale=scale, frontier=Origin())
         if not state.opened.active:

@@ -155,3 +155,10 @@ def test_a_loss_that_rises_as_the_gradients_do_excuses_as_many_skips_as_it_has_d
     assert "scale-collapse" not in findings(rising(400.0, skips=7))
     assert "page" == findings(rising(2.0, skips=7))["scale-collapse"].severity
     assert "page" == findings(rising(400.0, skips=16))["scale-collapse"].severity
+
+
+def test_a_scale_that_the_program_raises_between_skips_has_not_collapsed() -> None:
+    stream = warm(40)
+    for step in range(20):
+        stream.bad(65536 * 4.0 ** (step // 2) / 2 ** (step % 2), last=3)
+    assert "scale-collapse" not in findings(stream)

@@ -152,11 +152,11 @@ def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
     stream = with_room(bits=0).bad(8192, last=2, inf=True)
     for _ in range(60):
         stream.good(4096, norm=10 * 2.0**4 * 0.99, full=True)
-    for halvings in range(3):
+    for halvings in range(4):
         assert {} == findings(stream.bad(4096 / 2**halvings, last=3))
-    finding = found(stream.bad(512, last=3))
-    assert (121, 124) == (finding.first_step, finding.opened_step)
-    assert "left 3 bits of headroom there (a factor of 8) and none of the gradients is Inf" in finding.cause
+    finding = found(stream.bad(256, last=3))
+    assert (121, 125) == (finding.first_step, finding.opened_step)
+    assert "the scale of 256 (2^8) had worked and none of the gradients is Inf" in finding.cause
 
 
 def test_gradients_that_wait_for_the_second_optimizer_are_not_those_of_the_applied_step() -> None:

@@ -22,7 +22,7 @@ SMALLEST_NORMAL = 2.0**-14
 HEALTHY_GROWTH = 1.3
 """A healthy program's last losses are at most this multiple of its first ones."""
 
-HEALTHY_JUMP = 1000.0
+HEALTHY_JUMP = 100.0
 """No loss of a healthy program is this multiple of its first one, even if it falls again."""
 
 _WRAPPERS = re.compile(r"^(_forward_module|network)\.")

@@ -90,8 +90,10 @@ class Judgement:
         Gradients are read at that point.
         """
         scale = max([self._scale(scaled) for scaled in use.passes])
+        if scale < MIN_JUDGED_SCALE or (_is_early(use, scale) and not self._late(use)):
+            return 1.0
         found = use.found if use.clip is None else use.clip.before
-        return scale if scale >= MIN_JUDGED_SCALE and typical(found) > 1 / math.sqrt(scale) else 1.0
+        return scale if typical(found) > 1 / math.sqrt(scale) else 1.0
 
     def _prove(self, use: Use) -> None:
         """Proves a scaler: the gradients are divided by a factor of the loss.
@@ -139,9 +141,8 @@ class Judgement:
         passes, limit = use.passes, 1 / math.sqrt(scale)
         scaled = [one for one in passes if self._scale(one)]
         raw = [one for one in passes if self._is_raw(one, scale)]
-        late = [one for one in passes[use.divided :] if self._scale(one)]
-        is_divided = use.ratio <= limit
-        is_early = use.early is not None and typical(use.early) <= limit
+        late = self._late(use)
+        is_divided, is_early = use.ratio <= limit, _is_early(use, scale)
         if is_early and late:
             return "usage.mixed_scale", late[0].place, {"own": True, "after": "unscale_"}
         if raw and is_divided:
@@ -154,6 +155,10 @@ class Judgement:
         if clip is None and is_divided and (left := self._shrinks(use, scale)):
             return "usage.clip_before_unscale", call_site.NOWHERE, {"own": True, "left": left}
         return None
+
+    def _late(self, use: Use) -> list[Pass]:
+        """The passes after a division that have added scaled gradients."""
+        return [one for one in use.passes[use.divided :] if self._scale(one)]
 
     def _shrinks(self, use: Use, scale: float) -> float:
         """Returns the share of its usual size that is left of ordinary gradients, or 0.
@@ -205,6 +210,11 @@ class Judgement:
         if not self._losses:
             return one.is_plain
         return abs(one.loss.number()) < math.sqrt(scale) * _usual(self._losses)
+
+
+def _is_early(use: Use, scale: float) -> bool:
+    """Whether the gradients were divided before the last pass."""
+    return use.early is not None and typical(use.early) <= 1 / math.sqrt(scale)
 
 
 def _candidates(one: Pass) -> list[float]:

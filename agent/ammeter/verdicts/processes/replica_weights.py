@@ -94,7 +94,10 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Norms(NamedTuple):
-    """Norms of the gradients at some steps: the lowest and the highest of the ranks, and their relation."""
+    """Norms of the gradients at some steps: the lowest and the highest of the ranks, and their relation.
+
+    Norms are divided by the loss scale, unless the ranks have different ones.
+    """
 
     low: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
@@ -105,13 +108,15 @@ class Norms(NamedTuple):
 def norms_of(aligned: AlignedSteps, *, are_scaled: bool = True) -> Norms:
     """Returns the norms of these steps. Steps that a rank did not read are neither equal nor different."""
     norms = aligned.column("grad_norm").astype(np.float64)
+    divisors = np.ones(len(aligned))
     if are_scaled:
         scales = aligned.column("scale").astype(np.float64)
-        norms = norms * np.where(np.isnan(scales), 1.0, scales)
+        scales = np.where(np.isnan(scales), 1.0, scales)
+        norms, divisors = norms * scales, np.where((scales == scales[0]).all(axis=0) & (scales[0] > 0), scales[0], 1.0)
     with np.errstate(invalid="ignore"):
         low, high = norms.min(axis=0), norms.max(axis=0)
         known, differ = np.isfinite(high) & (low > 0), high - low > MAX_NORM_DIFFERENCE * high
-    return Norms(low, high, known & ~differ, known & differ)
+    return Norms(low / divisors, high / divisors, known & ~differ, known & differ)
 
 
 def compare(state: Weights, aligned: AlignedSteps) -> Weights:

@@ -136,7 +136,7 @@ class Collector:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, self.log()
+        assert self._process.poll() is None, f"it has ended with {self._process.returncode}; its log: {self.log()}"
         try:
             with urllib.request.urlopen(self.url + "/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)

@@ -45,13 +45,12 @@ class Loss:
             if loss_graph.SAVED_TENSORS_EXPOSE_HOOKS
             else [patch.method(hooks, "__enter__", before=guard(loss_graph.mark_saved_hooks))]
         )
-        return [self._origin, *handles] + self._session.fast_path.pauses(
-            [
-                *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
-                patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
-                patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
-            ]
-        )
+        pauses = [
+            *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
+            patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
+            patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
+        ]
+        return [self._origin, *handles, *self._session.fast_path.pauses(pauses)]
 
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")

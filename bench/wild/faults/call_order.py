@@ -56,7 +56,10 @@ def $clear(parameters):
         ),
         "data": Spelling(
             {"reset": "for $p in $model.parameters():\n    if $p.grad is not None: $p.grad.data = $p.grad.data * 1.0"},
-            {"reset": "for $p in $model.parameters():\n    if $p.grad is not None: $p.grad.data = torch.zeros_like($p.grad.data)"},
+            {
+                "reset": "for $p in $model.parameters():\n"
+                "    if $p.grad is not None: $p.grad.data = torch.zeros_like($p.grad.data)"
+            },
         ),
     },
     related=("mixed-scale-gradients", "gradient-spike", "nonfinite-gradient", "scale-collapse"),

@@ -14,7 +14,7 @@ from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.tensors.hidden_reads import unseen
-from ammeter.torch_hooks import call_site, optimizer_steps
+from ammeter.torch_hooks import call_site, loss_graph, optimizer_steps
 from ammeter.torch_hooks.gradients import gradient
 
 if TYPE_CHECKING:
@@ -213,6 +213,11 @@ def unscales(scaler: Any, optimizer: Any) -> bool:
     """
     stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage")
     return stage is OptState.UNSCALED or getattr(optimizer, "grad_scale", None) is not None
+
+
+def is_scaled_by_hand(root: torch.Tensor) -> bool:
+    """Whether the program itself has multiplied a loss by a loss scale; before backward() frees its graph."""
+    return own_scale(loss_graph.summands(root)) > 0
 
 
 def _has_no_moments(account: OptimizerGradients) -> bool:

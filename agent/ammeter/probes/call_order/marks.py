@@ -160,3 +160,18 @@ def _node(tensor: torch.Tensor) -> Any:
 
 
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
+
+
+def backward_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """(roots of a backward() call, whether the caller gave it gradients to start with)."""
+    own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    return args[0] if args else kwargs.get("tensors"), has_gradient(own)
+
+
+def has_gradient(gradients: Any) -> bool:
+    """Whether the caller of backward() gave it any gradient."""
+    return (
+        any(gradient is not None for gradient in gradients)
+        if isinstance(gradients, list | tuple)
+        else gradients is not None
+    )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ammeter.probes.call_order.gradient_checks import GradientChecks, unscales
+from ammeter.probes.call_order.gradient_checks import GradientChecks, is_scaled_by_hand, unscales
 from ammeter.probes.call_order.ledger import MAX_FIRST_FULL_CHECKS, Ledger, OptimizerGradients, empty
-from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, dtypes, roots
+from ammeter.probes.call_order.marks import UNKNOWN, Mark, Marks, Origin, backward_arguments, dtypes, roots
 from ammeter.probes.call_order.returned_gradients import ReturnedGradients
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
 from ammeter.tensors import async_copy
@@ -39,6 +39,7 @@ class Order:
         self._scaling = any(scaler.is_enabled() for scaler in session.watched.scalers)
         self._root: Mark | None = None
         self._unmarkable = False
+        self._is_by_hand = False
         self._walks = 0
         self._close_checks = self._changes = 0
         self._last_change: dict[int, int] = {}
@@ -113,7 +114,7 @@ class Order:
             return UNKNOWN
         if self._root is not None:
             return Origin((self._root,), False)
-        return self._origin(*_backward_arguments(args, kwargs))
+        return self._origin(*backward_arguments(args, kwargs))
 
     def _needs_close_check(self, tensors: Any) -> bool:
         """Whether to check a backward() closely, because its roots are not near a scale().
@@ -125,6 +126,12 @@ class Order:
         self._close_checks += 1
         return is_check_due(self._close_checks)
 
+    def before_grad(self, tensors: Any) -> None:
+        """Notes whether the program itself has scaled the outputs of torch.autograd.grad, before it frees the graph."""
+        self._is_by_hand = self._scaling and any(
+            is_scaled_by_hand(root) for root in roots(tensors) if not self._marks.near(root)
+        )
+
     def after_grad(self, tensors: Any, explicit: bool, inputs: Any, results: Any) -> None:
         """Stores the origin of gradients from torch.autograd.grad, which the program may assign itself."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
@@ -133,7 +140,7 @@ class Order:
             chosen = [result for at, result in zip(inputs, results, strict=False) if id(at) in sampled]
             if chosen:
                 origin = self._origin(tensors, explicit)
-                line = call_site.line() if origin.raw else ""
+                line = call_site.line() if origin.raw and not self._is_by_hand else ""
                 unseen(lambda: self._returned.add(chosen, origin.marks, line), ())
 
     def before_scaler_use(self, scaler: Any, optimizer: Any) -> bool:
@@ -276,22 +283,5 @@ class Order:
             self._checks.added_to_unscaled(account)
         if self._scaling or not is_check_due(self._walks) or self._events.was_emitted("usage.fp16_without_scaler"):
             return
-        if any(
-            torch.float16 in dtypes(root, MAX_FLOAT16_NODES) for root in roots(_backward_arguments(args, kwargs)[0])
-        ):
+        if any(torch.float16 in dtypes(root, MAX_FLOAT16_NODES) for root in roots(backward_arguments(args, kwargs)[0])):
             account.record(float16_line=call_site.line())
-
-
-def _backward_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
-    """(roots of a backward() call, whether the caller gave it gradients to start with)."""
-    own = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-    return args[0] if args else kwargs.get("tensors"), has_gradient(own)
-
-
-def has_gradient(gradients: Any) -> bool:
-    """Whether the caller of backward() gave it any gradient."""
-    return (
-        any(gradient is not None for gradient in gradients)
-        if isinstance(gradients, list | tuple)
-        else gradients is not None
-    )

@@ -14,9 +14,9 @@ from ammeter.probes.call_order.dtypes.precision import Precision
 from ammeter.probes.call_order.dtypes.requested import Requested
 from ammeter.probes.call_order.early_updates import EarlyUpdates
 from ammeter.probes.call_order.ledger import Ledger
-from ammeter.probes.call_order.marks import Marks
+from ammeter.probes.call_order.marks import Marks, has_gradient
 from ammeter.probes.call_order.missing_gradients import Missing
-from ammeter.probes.call_order.order import Order, has_gradient
+from ammeter.probes.call_order.order import Order
 from ammeter.probes.call_order.outcomes import Outcomes
 from ammeter.probes.call_order.raised import Raised
 from ammeter.probes.call_order.scalers import Scalers
@@ -58,7 +58,9 @@ class Usage:
                     *patch.methods(scalers, "scale", after=guard(self._after_scale)),
                     patch.backward(before=self._session.guard(self.name)(self._any_thread)),
                     patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
-                    patch.function(torch.autograd, "grad", after=guard(self._after_grad)),
+                    patch.function(
+                        torch.autograd, "grad", before=guard(self._before_grad), after=guard(self._after_grad)
+                    ),
                     *patch.methods(scalers, "unscale_", before=guard(self._before_unscale)),
                     *patch.methods(scalers, "step", before=guard(self._before_scaler_step)),
                     *patch.methods(scalers, "update", before=guard(self._before_update)),
@@ -120,6 +122,10 @@ class Usage:
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():
             self._order.after_backward(args, kwargs)
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():
+            self._order.before_grad(args[0] if args else kwargs.get("outputs"))
 
     def _after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
         if self._session.follows and not patch.inside_backward() and not self._ledger.is_other_thread():

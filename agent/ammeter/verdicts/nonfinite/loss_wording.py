@@ -124,9 +124,9 @@ def _check(state: State) -> str:
         )
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
         return (
-            f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log or root of zero,"
-            " or a softmax over -Inf alone. Run it in float32 with torch.autocast(..., enabled=False), or clamp its"
-            " input."
+            f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log"
+            " or root of zero, or a softmax over -Inf alone. Run it in float32 with torch.autocast(..., enabled=False),"
+            " or clamp its input."
         )
     return (
         f"Check the batch of step {state.opened.first} and the loss function: a mean over no targets (all ignored), log"

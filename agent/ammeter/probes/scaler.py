@@ -44,7 +44,8 @@ class Scaler:
         updates: list[Update] = row.raw.get("updates", _NO_UPDATES)
         found_infs = sum([is_positive(found_inf) for update in updates for found_inf in update.found_infs.values()])
         skipped = len(skipped_in(row)) if found_infs or row.skipped else 0
-        scales = [(update.scale.number(), update.growth_tracker.number()) for update in updates]
+        in_use = [update for update in updates if update.found_infs] or updates  # the others are update(new_scale)
+        scales = [(update.scale.number(), update.growth_tracker.number()) for update in in_use]
         scalars = row.scalars
         scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0

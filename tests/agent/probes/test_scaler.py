@@ -129,6 +129,23 @@ def test_a_scale_set_by_hand_is_a_move_like_any_other(tmp_path: Path) -> None:
     assert [(1, 64.0, 8.0, None)] == moves(frames, "scaler.backoff")
 
 
+@pytest.mark.parametrize("factor", [4.0, 0.25])
+@pytest.mark.parametrize("at_end", [True, False], ids=["at the end of the step", "at its beginning"])
+def test_the_scale_of_a_step_is_the_one_that_it_used(at_end: bool, factor: float, tmp_path: Path) -> None:
+    model, scales, used = Model(), scaler(64.0), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for at in range(6):
+            if at % 2 and not at_end:
+                scales.update(scales.get_scale() * factor)
+            used.append(scales.get_scale())
+            step(model, optimizer, scales)
+            if at % 2 and at_end:
+                scales.update(scales.get_scale() * factor)
+    rows, _ = stream(seen.run, tmp_path)
+    assert used == rows.scalar("scale").tolist()
+
+
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A process group of one."""

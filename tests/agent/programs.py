@@ -69,9 +69,12 @@ class Ended:
     left: bool
 
     def streams(self) -> list[list[Any]]:
-        """The frames of each stream that the program wrote."""
+        """The frames of each stream that the program wrote. Their locks are released a moment after its end."""
         folders = [stream for run in sorted(self.folder.glob("*")) for stream in journal.streams(run)]
-        assert [] == [folder for folder in folders if journal.is_alive(folder)]
+        deadline = time.monotonic() + 10
+        while alive := [folder for folder in folders if journal.is_alive(folder)]:
+            assert time.monotonic() < deadline, alive
+            time.sleep(0.02)
         return [[entry.frame for entry in journal.read(folder)] for folder in folders]
 
     def at(self, folder: Path) -> Ended:

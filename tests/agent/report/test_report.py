@@ -48,7 +48,7 @@ def test_a_page_of_text_has_the_facts_the_cause_and_the_fix(tmp_path: Path, caps
         "records lost none",
         "PAGE Non-finite gradients at blocks.1.fc with a finite loss nonfinite-gradient",
         "That points to the backward pass of blocks.1.fc.",
-        "since 40, found at 41, last at 69",
+        "since 40, found at 42, last at 69",
         "Loss scale collapsed from 65536 to 0.000122 (scale-collapse, page, since step 40)",
         "Next: fix nonfinite-gradient. Its runbook: ammeter runbook nonfinite-gradient",
     ):

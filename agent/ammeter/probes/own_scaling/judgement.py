@@ -95,6 +95,20 @@ class Judgement:
         found = use.found if use.clip is None else use.clip.before
         return scale if typical(found) > 1 / math.sqrt(scale) else 1.0
 
+    def scale_after_backward(self, step: ScaledStep) -> float:
+        """Returns the scale that is in the gradients after the last backward(); 1 for none."""
+        scale = max([self._scale(scaled) for scaled in step.passes], default=0.0)
+        is_divided = any(_is_early(use, scale) and not self._late(use) for _, use in step.uses()) if scale else True
+        return 1.0 if scale < MIN_JUDGED_SCALE or is_divided else scale
+
+    def take_for_scaled(self, step: ScaledStep) -> None:
+        """Takes a usual scale of a float16 program as proven, if the division by it cannot be observed."""
+        if step.graph is not None:
+            self._graph, self.wants_graph = step.graph, False
+        usual = max((scale for one in step.passes for scale in _candidates(one) if _is_usual(scale)), default=0.0)
+        if usual and self._graph.is_float16 and not self._own.value:
+            self._own.prove(usual)
+
     def _prove(self, use: Use) -> None:
         """Proves a scaler: the gradients are divided by a factor of the loss.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ammeter.probes.own_scaling.steps import (
     Pass,
     Point,
     ScaledStep,
+    Use,
 )
 from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, own_scale
@@ -109,20 +110,27 @@ class OwnScaling:
                 self._group.pause()
 
     def _judge(self, row: Row, step: ScaledStep) -> None:
-        if self._judgement.is_usual(step):
-            return
+        uses = {} if self._judgement.is_usual(step) else dict(step.uses())
         optimizers = {id(optimizer): optimizer for optimizer in self._session.watched.optimizers}
-        for key, use in step.uses():
+        for key, use in uses.items():
             for event, data in self._judgement.judge(use, optimizers.get(key), step.graph):
                 if event not in self._emitted:
                     self._emitted.add(event)
                     row.events.append((event, data))
                     if event == "usage.loss_not_scaled":
                         self._emit_scaler(row, data["scale"])
-            scale = self._judgement.scale_when_read(use)
-            if scale != 1 and "gradients" in row.raw:
-                readings: list[GradientReading] = row.raw["gradients"]
-                row.raw["gradients"] = [replace(reading, scale=async_copy.number(scale)) for reading in readings]
+        if step.is_unsampled():
+            self._judgement.take_for_scaled(step)
+        self._scale_readings(row, step, uses)
+
+    def _scale_readings(self, row: Row, step: ScaledStep, uses: Mapping[int, Use]) -> None:
+        """Records the scale of gradients that were read before the program divided them."""
+        readings: Sequence[GradientReading] = row.raw.get("gradients", ())
+        scales = [self._judgement.scale_when_read(use) for key, use in uses.items() if key not in step.read_early]
+        if step.read_early:
+            scales.append(self._judgement.scale_after_backward(step))
+        if readings and (scale := max(scales, default=1.0)) != 1:
+            row.raw["gradients"] = [replace(reading, scale=async_copy.number(scale)) for reading in readings]
 
     def _report_scaler(self, row: Row, losses: Sequence[BackwardLoss]) -> None:
         """Reports a scaler of the program's own, which multiplies the loss before backward()."""
@@ -262,6 +270,8 @@ class OwnScaling:
     ) -> Sample | None:
         if len(step.points.get(id(optimizer), ())) > MAX_POINTS:
             return None
+        if kind in (MAX_NORM, CLIP_VALUE, STEP) and row.raw.get("gradients_read", {}).get(id(optimizer)):
+            step.note_reading(id(optimizer))
         sample = self._samples.read(optimizer)
         if isinstance(sample, DeviceSample):
             row.wait_for(sample.transfer)

@@ -61,6 +61,7 @@ class ScaledStep:
         points: optimizer id -> points in order.
         graph: properties of the loss's graph, if it was examined.
         weights: optimizer id -> sampled weights before and after step(), while no scaler is proven.
+        read_early: ids of the optimizers whose gradients were read directly after the last backward().
     """
 
     passes: list[Pass] = field(default_factory=list)
@@ -68,9 +69,20 @@ class ScaledStep:
     graph: Any = None
     losses_before: int = 0
     weights: dict[int, tuple[Sample, Sample | None]] = field(default_factory=dict)
+    read_early: set[int] = field(default_factory=set)
 
     def add(self, key: int, point: Point) -> None:
         self.points.setdefault(key, []).append(point)
+
+    def note_reading(self, key: int) -> None:
+        """Records that all gradients of an optimizer were read before the next point, its first clip or its step."""
+        if all(point.kind in (BACKWARD, RESUMED) for point in self.points.get(key, ())):
+            self.read_early.add(key)
+
+    def is_unsampled(self) -> bool:
+        """Whether steps of optimizers were found only when their gradients had been discarded."""
+        last = [points[-1] for points in self.points.values()]
+        return bool(last) and all(point.kind == STEP and point.sample is None for point in last)
 
     def is_usual(self, scale: float) -> bool:
         """Whether there is one backward pass, and a division by the scale comes directly after it."""

@@ -179,3 +179,43 @@ def test_a_scale_is_seen_if_the_program_receives_its_gradients(tmp_path: Path) -
 
     assert "no-loss-scaling" not in found(Returned(), tmp_path, steps=60)
     assert "no-loss-scaling" in found(Returned(1.0), tmp_path / "unscaled", steps=60)
+
+
+class UpdatesByHand(Program):
+    """Updates its weights itself, and runs none of the optimizer's hooks."""
+
+    def __init__(self, reset: str) -> None:
+        super().__init__()
+        self.reset = self.optimizer.zero_grad if reset == "zero_grad" else self.forget
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+
+    def loss(self) -> torch.Tensor:
+        loss = super().loss()
+        self.losses.append(loss.item())
+        return loss
+
+    def update(self, step: int) -> None:
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        self.norms.append(float(torch.cat([gradient.flatten() for gradient in gradients]).norm()))
+        with torch.no_grad():
+            torch._foreach_add_(self.parameters, gradients, alpha=-1e-3)
+
+    def step(self, step: int) -> None:
+        self.reset()
+        self.backward(step)
+        self.divide(step)
+        self.update(step)
+
+
+@pytest.mark.parametrize("reset", ["zero_grad", "assigned None"])
+def test_gradients_that_are_read_before_their_division_are_recorded_without_the_scale(
+    reset: str, tmp_path: Path
+) -> None:
+    program = UpdatesByHand(reset)
+    rows, _ = recorded(program, tmp_path, steps=12)
+    norms = rows.scalar("grad_norm")
+    read = np.flatnonzero(np.isfinite(norms))
+    assert read.size > 8
+    assert pytest.approx([program.norms[at] for at in read], rel=1e-3) == norms[read].tolist()
+    assert pytest.approx(program.losses, rel=1e-3) == rows.scalar("loss").tolist()

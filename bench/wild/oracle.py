@@ -25,6 +25,9 @@ HEALTHY_GROWTH = 1.3
 HEALTHY_JUMP = 100.0
 """No loss of a healthy program is this multiple of its first one, even if it falls again."""
 
+_NOTHING: Mapping[str, Any] = {"gradients": "", "norms": [], "bad_earlier": []}
+"""What a recorder knows of the gradients of a step that has no backward pass yet."""
+
 _WRAPPERS = re.compile(r"^(_forward_module|network)\.")
 """What precedes the names of a model that a framework has wrapped."""
 
@@ -37,6 +40,7 @@ class Row(msgspec.Struct, frozen=True):
         weights, gradients: Digests.
         bad_weights, bad_gradients, bad_buffers: Names of tensors with NaN or Inf.
         bad_applied: The same of the gradients that were left when the step was over.
+        bad_earlier: The same of the gradients of earlier evaluations of a closure.
         used_scale: The loss scale that the gradients were multiplied by.
         norms: Norms of all gradients: after each backward pass, after the division by the scale, and after the step.
         largest: The tensor with the largest gradient norm.
@@ -57,6 +61,7 @@ class Row(msgspec.Struct, frozen=True):
     bad_gradients: list[str] = []
     bad_buffers: list[str] = []
     bad_applied: list[str] = []
+    bad_earlier: list[list[str]] = []
     used_scale: float | None = None
     norms: list[float | None] = []
     largest: str = ""
@@ -139,7 +144,7 @@ class Recorder:
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("ab", buffering=0)
-        self._gradients: dict[str, Any] = {"gradients": "", "norms": []}
+        self._gradients: dict[str, Any] = dict(_NOTHING)
         self._model: torch.nn.Module | None = None
         self._weights_before = torch.zeros(0)
         self._moved = 0.0
@@ -177,9 +182,11 @@ class Recorder:
         norms = {name: float(gradient.float().norm()) for name, gradient in found.items()}
         self._present = _flat(found.values())
         sizes = self._present.abs()
+        earlier = [self._gradients["bad_gradients"]] if "bad_gradients" in self._gradients else []
         self._gradients = {
             "gradients": _digest(found.values()),
             "bad_gradients": _nonfinite(found),
+            "bad_earlier": [*self._gradients["bad_earlier"], *earlier],
             "used_scale": float(scale),
             "norms": [*self._gradients["norms"], float(self._present.norm())],
             "largest": max(norms, key=lambda name: norms[name], default=""),
@@ -192,7 +199,7 @@ class Recorder:
 
     def unscaled(self, model: torch.nn.Module) -> None:
         """Notes the norm before a clip, and the weights before the step."""
-        self._gradients["norms"].append(_norm(model))
+        self._gradients["norms"] = [*self._gradients["norms"], _norm(model)]
         self._weights_unscaled = _flat(model.parameters())
 
     def stepped(self, model: torch.nn.Module) -> None:
@@ -227,7 +234,7 @@ class Recorder:
             applied=self._applied,
             **{**noted, "norms": [*noted["norms"], _norm(model)]},
         )
-        self._gradients, self._applied, self._moved = {"gradients": "", "norms": []}, 0, 0.0
+        self._gradients, self._applied, self._moved = dict(_NOTHING), 0, 0.0
         self._file.write(msgspec.json.encode(row) + b"\n")
 
     def _cosine(self) -> float | None:

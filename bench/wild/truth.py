@@ -66,9 +66,9 @@ class Truth:
         return any(self.bad_gradients(row))
 
     def bad_gradients(self, row: Row) -> list[list[str]]:
-        """Tensors with NaN or Inf in their gradients: after backward, after the step, and of all ranks."""
+        """Tensors with NaN or Inf in their gradients: after each backward, after the step, and of all ranks."""
         others = [name for other in self._others if other.step == row.step for name in other.bad_gradients]
-        return [row.bad_gradients, row.bad_applied, sorted({*row.bad_gradients, *others})]
+        return [row.bad_gradients, row.bad_applied, *row.bad_earlier, sorted({*row.bad_gradients, *others})]
 
     def _rows_of(self, rows: list[Row], first: int, last: int) -> list[Row]:
         offset = self.program.first_watched

@@ -28,7 +28,7 @@ def wrong_numbers(finding: Finding, truth: Truth, *, losses: bool = True) -> Ite
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {
-    "gradient-spike": (dynamics.spike,),
+    "gradient-spike": (dynamics.spike, loss_scale.scale_at_first),
     "diverged": (dynamics.divergence,),
     "stagnation": (dynamics.stagnation,),
     "sign-flip": (dynamics.reversal,),

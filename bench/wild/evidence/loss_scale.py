@@ -49,6 +49,11 @@ def collapse(finding: Finding, truth: Truth) -> Iterator[str]:
     yield from frontier(finding, truth, [row for row in skipped if truth.has_bad_gradients(row)])
 
 
+def scale_at_first(finding: Finding, truth: Truth) -> Iterator[str]:
+    """The loss scale at which an episode began."""
+    yield from _scale_at(finding, "loss_scale", truth.rows(finding["first_step"], finding["first_step"]))
+
+
 def _scale_at(finding: Finding, name: str, rows: Sequence[Row]) -> Iterator[str]:
     said = number_of(finding, name)
     for row in rows if said is not None else ():

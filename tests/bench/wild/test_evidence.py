@@ -70,6 +70,7 @@ TRUE: list[tuple[str, list[Row], dict[str, Any]]] = [
         SPIKE,
         {"grad_norm": 2e3, "usual_grad_norm": 2.01, "loss": 9.0, "loss_before": 3.0, "tensor": "b.weight"},
     ),
+    ("gradient-spike", SPIKE, {"loss_scale": 1024.0}),
     ("diverged", RISING, {"first_loss": 3.0, "loss_before": 3.0, "largest_loss": 1e12, "loss": 1e10, "grad_norm": 1e9}),
     ("diverged", RISING, {"update_ratio": 1.8}),
     (
@@ -98,6 +99,7 @@ TRUE: list[tuple[str, list[Row], dict[str, Any]]] = [
 FALSE: list[tuple[str, str, list[Row], dict[str, Any]]] = [
     ("a gradient norm of 3000", "gradient-spike", SPIKE, {"grad_norm": 3e3}),
     ("a usual gradient norm of 9", "gradient-spike", SPIKE, {"usual_grad_norm": 9000.0}),
+    ("loss_scale 2048 at step 10", "gradient-spike", SPIKE, {"loss_scale": 2048.0}),
     ("loss 3.5 at step 10", "gradient-spike", SPIKE, {"loss": 3.5}),
     ("a loss of 4 before", "gradient-spike", SPIKE, {"loss_before": 4.0}),
     ("a.weight with the largest", "gradient-spike", SPIKE[:11], {"tensor": "a.weight"}),

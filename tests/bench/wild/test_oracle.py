@@ -11,6 +11,7 @@ from bench.wild import oracle, processes
 from bench.wild.oracle import Recorder, Recording, Row
 from bench.wild.program import assemble
 from bench.wild.recipe import Recipe
+from bench.wild.truth import Truth
 
 PROGRAMS = {
     "gradients-not-reset/missing/every-7/class/mlp/sgd/fp16/run/200ms/3": 6,
@@ -79,3 +80,12 @@ def test_a_step_without_hooks_counts_as_applied(tmp_path: Path) -> None:
     rows, _ = oracle.read(tmp_path / "rows")
     assert [0, 1] == [row.applied for row in rows]
     assert [0.0, 0.5] == [round(row.moved or 0.0, 3) for row in rows]
+
+
+def test_gradients_of_each_evaluation_of_a_closure_are_known(tmp_path: Path) -> None:
+    recipe = Recipe.parse("nonfinite-gradient/helper/after-eval/script/conv/lbfgs/bf16/watch/200ms/411090")
+    recording = recorded(recipe, "fault", tmp_path / "fault")
+    row = next(row for row in recording.rows if row.bad_gradients)
+    assert 18 == len(row.bad_gradients) == row.tensors
+    assert 0 < len(row.bad_earlier[0]) < 18
+    assert row.bad_earlier[0] in Truth(assemble(recipe, "fault"), recording).bad_gradients(row)  # type: ignore[arg-type]

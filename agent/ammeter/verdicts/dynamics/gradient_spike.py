@@ -18,6 +18,7 @@ from ammeter.verdicts.dynamics.spike_episode import (
     State,
     begin_episode,
     continue_episode,
+    log_of,
     loss_stays,
     median_loss,
     with_report,
@@ -42,9 +43,6 @@ MIN_FALL_RATIO = 1000.0
 """Minimum ratio of the median to a vanished norm. The fall must occur at once and persist for VANISHED_READINGS while
 the loss stays constant. A converged run reaches small norms slowly, and with a lower loss."""
 
-TINY = float(np.finfo(np.float32).tiny)
-"""Smallest normal float32, which replaces a norm of zero before the logarithm."""
-
 REFERENCE_LOSSES = 16
 """Losses before a jump that are its reference: their median is constant even if batches differ by half."""
 
@@ -59,7 +57,7 @@ def _rows(state: State, rows: View) -> State:
     read = np.flatnonzero(np.isfinite(norms) & (rows.scalar("applied") > 0))
     if not read.size:
         return state
-    logs = np.log(np.maximum(norms[read], TINY))
+    logs = log_of(norms[read])
     start = 0
     while start < len(read):
         end = start + 1
@@ -123,7 +121,7 @@ def _jumps(state: State, rows: View, at: int, log: float) -> bool:
 
 
 def _conclude(state: State) -> Finding:
-    state = replace(state, **dict(zip(REPORTED, state.reported, strict=True)))
+    state = replace(state, **dict(zip(REPORTED, state.reported, strict=False)))
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -145,6 +143,7 @@ def _evidence(state: State) -> dict[str, Any]:
         "clip_max": state.clip or None,
         "loss": state.loss,
         "loss_before": state.loss_before,
+        "loss_scale": state.scale or None,
     }
 
 
@@ -153,7 +152,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients jump or vanish",
     question="Is the gradient norm suddenly far above or far below all earlier norms of the run?",
-    columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "grad.norm"),
+    columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "scale", "grad.norm"),
     events=(),
     needs=(Readings("grad_norm", BLOCK_READINGS + 1, within=16_384),),
     state=State,

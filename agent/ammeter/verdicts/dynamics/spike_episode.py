@@ -59,8 +59,11 @@ CALM_READINGS = 32
 SETTLED_READINGS = 256
 """Readings after which the new level counts as the run's own level."""
 
-REPORTED = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_before")
-"""The state's fields that a finding uses."""
+TINY = float(np.finfo(np.float32).tiny)
+"""Smallest normal float32, which replaces a norm of zero before the logarithm."""
+
+REPORTED = ("first", "far", "up", "norm", "usual", "tensor", "clip", "loss", "loss_before", "scale")
+"""The state's fields that a finding uses. States of earlier releases have no scale."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +98,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The name of the loss, if the run has several."""
     enormous: bool = False
     """Whether a norm of the episode opens the verdict by itself."""
+    scale: float = 0.0
+    """Loss scale at the first far reading, 0 if unknown."""
 
     @property
     def loss_known(self) -> bool:
@@ -116,13 +121,14 @@ def begin_episode(state: State, rows: View, at: int, log: float) -> State:
         calm=0,
         worse=0,
         up=up,
-        norm=math.exp(log),
+        norm=norm_of(log),
         usual=math.exp(state.level.middle),
         tensor=_largest(rows, at) if up else "",
         clip=clip if clip > 0 else 0.0,
         loss=loss,
         loss_before=loss_before,
         column=rows.loss_at(at),
+        scale=_scale_at(rows, at),
     )
 
 
@@ -136,7 +142,7 @@ def continue_episode(state: State, rows: View, at: int, log: float) -> State:
     if far and state.opened.active:
         state = replace(state, opened=state.opened.until(step))
     if far and not state.up:
-        state = replace(state, norm=max(state.norm, math.exp(log)))
+        state = replace(state, norm=max(state.norm, norm_of(log)))
     if far and state.up and math.exp(log) > state.norm:
         state = replace(state, norm=math.exp(log), tensor=_largest(rows, at))
     if not state.opened.active:
@@ -193,6 +199,17 @@ def is_enormous(level: NormBaseline, log: float, loss: float, loss_before: float
     return log >= level.middle + max(math.log(ratio), ENORMOUS_DEVIATIONS * level.spread)
 
 
+def log_of(norms: Floats) -> Floats:
+    """Returns the logarithms of norms, of which 0 counts as TINY."""
+    return np.log(np.maximum(norms, TINY))
+
+
+def norm_of(log: float) -> float:
+    """Returns the norm with this logarithm, 0 for the smallest."""
+    norm = math.exp(log)
+    return norm if norm > 2 * TINY else 0.0
+
+
 def loss_stays(before: float, loss: float) -> bool:
     """Whether the loss is still at its old level.
 
@@ -215,6 +232,11 @@ def _highest(losses: bytes) -> float:
 def _finite(losses: bytes) -> Floats:
     numbers = np.frombuffer(losses, np.float32)
     return numbers[np.isfinite(numbers)]
+
+
+def _scale_at(rows: View, at: int) -> float:
+    scale = float(rows.scalar("scale")[at])
+    return scale if 0 < scale < math.inf else 0.0
 
 
 def _largest(rows: View, at: int) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ammeter.verdicts.dynamics.spike_episode import State
 from ammeter.verdicts.framework import wording
 
+MAX_SCALED_NORM = 2.0**-14
+"""Smallest normal float16. If the norm times the loss scale is below it, most elements round to zero."""
+
 
 def title(state: State) -> str:
     if state.up:
@@ -39,11 +42,19 @@ def _rise(state: State) -> str:
 
 
 def _fall(state: State) -> str:
+    norm = f"{state.norm:.3g} or less" if state.norm else "0"
+    scale = ""
+    if _is_lost_by_scale(state):
+        scale = f" The loss scale was {state.scale:.3g} then: gradients times this scale round to zero in float16."
     return (
-        f"From step {state.first} on the norm of the gradients is {state.norm:.3g} or less, where it had been about"
+        f"From step {state.first} on the norm of the gradients is {norm}, where it had been about"
         f" {state.usual:.3g}, so the steps hardly learn. This was read {wording.count(state.far, 'time')}, while the"
-        f" loss{wording.of_loss(state.column)} was {state.loss:.4g}."
+        f" loss{wording.of_loss(state.column)} was {state.loss:.4g}.{scale}"
     )
+
+
+def _is_lost_by_scale(state: State) -> bool:
+    return 0 < state.scale < 1 and state.scale * state.usual < MAX_SCALED_NORM
 
 
 def _fix_rise(state: State) -> str:
@@ -60,6 +71,11 @@ def _fix_rise(state: State) -> str:
 
 
 def _fix_fall(state: State) -> str:
+    if _is_lost_by_scale(state):
+        return (
+            "Set the loss scale to its first value again, and remove the cause of the skipped steps that lowered it."
+            f" The scale was too small before step {state.first} already."
+        )
     return (
         f"Check the changes at step {state.first}: a mask or a weight that makes the loss constant, a detach() or"
         " no_grad() between the weights and the loss, or saturated activations. If the weights changed there, restore"

@@ -21,10 +21,18 @@ Norms = npt.NDArray[Any]
 SCHEMA = Schema()
 
 
-def judged(norms: Norms, losses: Norms | float = 2.0, clip: float | None = None) -> Finding | None:
+def judged(
+    norms: Norms, losses: Norms | float = 2.0, clip: float | None = None, scale: float | None = None
+) -> Finding | None:
     """What is concluded from a run with these norms, one for each applied step."""
     values = np.full((SCHEMA.width, len(norms)), ABSENT, np.float32)
-    columns: dict[str, Norms | float | None] = {"grad_norm": norms, "loss": losses, "clip_max": clip, "applied": 1}
+    columns: dict[str, Norms | float | None] = {
+        "grad_norm": norms,
+        "loss": losses,
+        "clip_max": clip,
+        "applied": 1,
+        "scale": scale,
+    }
     for name, column in columns.items():
         if column is not None:
             values[SCHEMA.scalars.index(name)] = column
@@ -279,3 +287,16 @@ def test_steps_that_are_skipped_or_not_finite_are_left_out() -> None:
         stream.bad(65536.0, last=5, inf=True)
         stream.good(65536.0, norm=0.5)
     assert "gradient-spike" not in findings(stream)
+
+
+def test_gradients_that_a_tiny_loss_scale_rounds_to_zero_name_the_scale() -> None:
+    norms = noisy(np.random.default_rng(0), 100)
+    norms[85:] = 0.0
+    tiny, usual = judged(norms, scale=2.0**-31), judged(norms, scale=2.0**16)
+    assert tiny
+    assert usual
+    assert "is 0, where it had been" in usual.cause
+    assert "loss scale" not in usual.cause + usual.fix
+    assert tiny.cause.endswith("The loss scale was 4.66e-10 then: gradients times this scale round to zero in float16.")
+    assert tiny.fix.startswith("Set the loss scale to its first value again")
+    assert (0.0, 2.0**-31) == (tiny.evidence["grad_norm"], tiny.evidence["loss_scale"])

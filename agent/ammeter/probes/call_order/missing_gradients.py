@@ -89,8 +89,17 @@ class Missing:
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Judges the gradients before an optimizer's own step()."""
+        if closure_in(args, kwargs) is None:
+            self._judge(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Judges the gradients that the closure of a step() has left."""
+        if closure_in(args, kwargs) is not None:
+            self._judge(optimizer)
+
+    def _judge(self, optimizer: torch.optim.Optimizer) -> None:
         watched = self._session.watched
-        if optimizer not in watched.optimizers or watched.by_several_threads or closure_in(args, kwargs) is not None:
+        if optimizer not in watched.optimizers or watched.by_several_threads:
             return
         if not _has_gradient(optimizer):
             self._empty_step(optimizer, raises=False)

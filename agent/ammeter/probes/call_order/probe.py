@@ -80,6 +80,7 @@ class Usage:
                 [
                     *patch.methods(scalers, "step", before=guard(self._scaler_steps)),
                     optimizer_steps.before(guard(self._missing.before_step)),
+                    optimizer_steps.after(guard(self._missing.after_step)),
                 ]
             ),
             *self._raised.attach(guard),

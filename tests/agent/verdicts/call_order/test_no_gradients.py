@@ -93,6 +93,18 @@ def copied(model: Model) -> tuple[Any, Any, Any]:
     return copy.deepcopy(model), optimizer, step_as_usual
 
 
+def copied_with_a_closure(model: Model) -> tuple[Any, Any, Any]:
+    def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            backward(loss := loss_of(model))
+            return loss
+
+        optimizer.step(closure)  # type: ignore[arg-type]
+
+    return copy.deepcopy(model), torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), step
+
+
 def loaded_by_assignment(model: Model) -> tuple[Any, Any, Any]:
     """load_state_dict(assign=True) replaces the parameters."""
     optimizer = torch.optim.Adam(model.parameters())
@@ -167,6 +179,7 @@ REASONS: dict[str, tuple[Callable[[Model], tuple[Any, Any, Any]], str]] = {
     for function, reason in (
         (built_again, "other-parameters"),
         (copied, "other-parameters"),
+        (copied_with_a_closure, "other-parameters"),
         (loaded_by_assignment, "other-parameters"),
         (without_grad, "no-graph-of-output"),
         (detached, "cut"),

@@ -161,6 +161,29 @@ def closures(folder: Path) -> Seen:
     return watched(folder, model, optimizer, lambda _: optimizer.step(closure), 6)  # type: ignore[no-untyped-call]
 
 
+class Resetting(torch.optim.SGD):
+    """As SAM: its step() evaluates the closure, and resets the gradients at its end."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        super().step()
+        self.zero_grad()
+        return loss
+
+
+def closures_whose_gradients_are_reset(folder: Path) -> Seen:
+    model = Model()
+    optimizer = Resetting(model.parameters(), lr=0.01)
+
+    def closure() -> torch.Tensor:
+        with torch.enable_grad():
+            loss = loss_of(model)
+            backward(loss)
+        return loss
+
+    return watched(folder, model, optimizer, lambda _: optimizer.step(closure), 20)
+
+
 def gradients_used_in_backward(folder: Path) -> Seen:
     """As LOMO: each weight is updated when its gradient comes, and the gradient is dropped."""
     model = Model()
@@ -184,7 +207,7 @@ def gradients_used_in_backward(folder: Path) -> Seen:
 LOOK_ALIKES = (
     *(in_turns, a_frozen_phase, a_detached_phase, a_second_optimizer_that_steps_rarely, adapters),
     *(a_step_without_work_now_and_then, gradients_of_another_network_first, unused_parameters, only_the_head),
-    *(closures, gradients_used_in_backward),
+    *(closures, closures_whose_gradients_are_reset, gradients_used_in_backward),
 )
 
 

@@ -104,7 +104,7 @@ class _Assembly:
             places if self.kind == "fault" else frozenset(),
             MIDDLE.format(blocks=self.names["blocks"]) if self.fault.place == "module" else "",
             self.course.onset,
-            LATE_STEP if late else 0,
+            LATE_STEP + STYLES[self.recipe.style].fetches_in_step if late else 0,
         )
 
     def _slots(self) -> dict[str, str]:

@@ -34,6 +34,16 @@ def loss_of(args: tuple[Any, ...], kwargs: dict[str, Any], watched: Watched) -> 
     return loss if watched.optimizers_of(inputs) else None
 
 
+def may_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of torch.autograd.grad() differentiates one number by weights, of whatever model."""
+    loss = _only(_argument(args, kwargs, 0, "outputs"))
+    inputs = _argument(args, kwargs, 1, "inputs")
+    if loss is None or loss.numel() != 1 or not isinstance(inputs, torch.Tensor | list | tuple):
+        return False
+    first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs), None)
+    return isinstance(first, torch.nn.Parameter) or _is_transformed(loss)
+
+
 def is_transforming() -> bool:
     """Whether a transform such as torch.func.grad() runs, in which operators return its own tensors."""
     return _interpreter() is not None

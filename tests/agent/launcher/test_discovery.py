@@ -88,6 +88,28 @@ register_optimizer_step_pre_hook(lambda *_: None)
 for _ in range(4): step()
 """
 
+ASSIGNS = """
+def step():
+    loss = model(torch.randn(3, 4)).square().mean()
+    for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        parameter.grad = gradient
+    optimizer.step()
+probe = torch.ones(4, requires_grad=True)
+torch.autograd.grad(model(probe).sum(), [probe])  # differentiates by an input, and trains nothing
+for _ in range(4): step()
+"""
+
+TRANSFORMS = """
+weights = dict(model.named_parameters())
+def loss_of(weights, x):
+    return torch.func.functional_call(model, weights, (x,)).square().mean()
+for _ in range(4):
+    gradients = torch.func.grad(loss_of)({name: weight.detach() for name, weight in weights.items()}, torch.randn(3, 4))
+    for name, gradient in gradients.items():
+        weights[name].grad = gradient
+    optimizer.step()
+"""
+
 NEW_EACH_STEP = """
 for number in range(30):
     optimizer = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.01)
@@ -103,6 +125,8 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "clips before unscale_": {"body": CLIPS},
     "never applies a step": {"body": TWICE},
     "has hooks of its own": {"body": HOOKED},
+    "assigns its gradients": {"body": ASSIGNS},
+    "transforms its loss": {"body": TRANSFORMS},
     "makes an optimizer for each step": {"body": NEW_EACH_STEP},
 }
 
@@ -166,9 +190,11 @@ def test_a_program_with_hooks_on_every_optimizer_is_watched_from_the_first_step_
     assert (0, [0, 1, 2, 3]) == (found.code, steps(found.stream()))
 
 
-def test_the_first_step_has_its_loss_and_its_norm(ended: Callable[[str], Ended]) -> None:
+@pytest.mark.parametrize("program", ["has hooks of its own", "assigns its gradients", "transforms its loss"])
+def test_the_first_step_has_its_loss_and_its_norm(program: str, ended: Callable[[str], Ended]) -> None:
     """Watching begins in the middle of the first backward pass."""
-    frames = ended("has hooks of its own").stream()
+    frames = ended(program).stream()
+    assert [0, 1, 2, 3] == steps(frames)
     first = next(frame for frame in frames if isinstance(frame, Steps))
     assert 0 == first.step
     for name in ("loss", "grad_norm"):

@@ -1,7 +1,7 @@
 """Watches a program that does not call watch(), from its first training call on.
 
-That call is GradScaler.scale(), else backward(), or unscale_() or step() if neither shows what is trained. The hook on
-step() remains, because optimizers may appear later.
+That call is GradScaler.scale(), else backward() or torch.autograd.grad(), or unscale_() or step() if none of them shows
+what is trained. The hook on step() remains, because optimizers may appear later.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ammeter.environment.settings import Launched, settings
 from ammeter.launcher.inside.discovery import TrainingObjects, find_training
 from ammeter.launcher.inside.sigterm_note import note_termination
 from ammeter.probes.profiling import Profiling
+from ammeter.recording import returned_losses
 from ammeter.recording.session import Session
 from ammeter.redaction import text
 from ammeter.torch_hooks import patch
@@ -70,6 +71,7 @@ class AutoWatcher:
             patch.method(kind, "unscale_", before=self._safe(self._before_unscale)),
             patch.method(kind, "step", before=self._safe(self._before_scaler_step)),
             patch.backward(before=self._safe(self._before_backward)),
+            patch.function(torch.autograd, "grad", before=self._safe(self._before_grad)),
         ]
 
     def _before_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -92,6 +94,14 @@ class AutoWatcher:
             self._start(find_training(None))
             if self._session is not None:
                 patch.call_late(torch.autograd, "backward", args, kwargs)
+
+    def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Searches once, as at backward(), if the call may be that of a program that assigns its gradients itself."""
+        if self._run is None and not self._searched and returned_losses.may_train(args, kwargs):
+            self._searched = True
+            self._start(find_training(None))
+            if self._session is not None:
+                patch.call_late(torch.autograd, "grad", args, kwargs)
 
     def _before_unscale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._start_with_scaler("unscale_", args, kwargs)

@@ -22,6 +22,8 @@ class $Factored(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        with torch.enable_grad():
+            $value = closure() if closure else None
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -45,6 +47,7 @@ class $Factored(torch.optim.Optimizer):
                 $delta = $grad * $denominator.clamp_min(1e-16).rsqrt()
                 $delta = $delta / $delta.norm().div($delta.numel() ** 0.5).clamp_min(1.0)
                 p.add_($delta.to(p.dtype), alpha=-group["lr"])
+        return $value
 """
 
 _OWN = """
@@ -54,6 +57,8 @@ class $Momentum(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        with torch.enable_grad():
+            $value = closure() if closure else None
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -64,6 +69,7 @@ class $Momentum(torch.optim.Optimizer):
                 $memo["$buffer"].mul_(group["beta"]).add_(p.grad)
                 $move = $memo["$buffer"].to(p.dtype)
                 <<p.add_($move, alpha=-group["lr"])~~p -= group["lr"] * $move>>
+        return $value
 """
 
 OPTIMIZERS = {

@@ -34,6 +34,15 @@ def loss_of(args: tuple[Any, ...], kwargs: dict[str, Any], watched: Watched) -> 
     return loss if watched.optimizers_of(inputs) else None
 
 
+def gradients_in(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> dict[int, torch.Tensor]:
+    """Returns the gradients that a call has returned, by id of the input; those of a transform are left out."""
+    inputs = _argument(args, kwargs, 1, "inputs")
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    if is_transforming() or not isinstance(results, list | tuple) or len(results) != len(inputs):
+        return {}
+    return {id(tensor): gradient for tensor, gradient in zip(inputs, results, strict=True) if gradient is not None}
+
+
 def may_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call of torch.autograd.grad() differentiates one number by weights, of whatever model."""
     loss = _only(_argument(args, kwargs, 0, "outputs"))

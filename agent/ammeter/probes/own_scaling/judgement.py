@@ -148,6 +148,7 @@ class Judgement:
             place, event, data["scale"] = use.place, "usage.gradients_not_unscaled", usual
         else:
             place, event, data["scale"] = last.place, "usage.loss_not_scaled", divisor
+            data |= _call(last)
         yield event, {"caller": call_site.line_at(place), **data}
 
     def _mistake(self, use: Use, scale: float) -> tuple[str, call_site.Place, dict[str, Any]] | None:
@@ -158,9 +159,9 @@ class Judgement:
         late = self._late(use)
         is_divided, is_early = use.ratio <= limit, _is_early(use, scale)
         if is_early and late:
-            return "usage.mixed_scale", late[0].place, {"own": True, "after": "unscale_"}
+            return "usage.mixed_scale", late[0].place, {"own": True, "after": "unscale_", **_call(late[0])}
         if raw and is_divided:
-            return "usage.loss_not_scaled", raw[0].place, {"own": True, "scaled_too": bool(scaled)}
+            return "usage.loss_not_scaled", raw[0].place, {"own": True, "scaled_too": bool(scaled), **_call(raw[0])}
         if scaled and not raw and not is_divided and not is_early:
             return "usage.gradients_not_unscaled", use.place, {"own": True}
         clip = use.clip
@@ -268,6 +269,10 @@ def _uses_gradients(optimizer: Any, scale: float, rate: float) -> bool:
     if type(optimizer).__module__.startswith("torch.optim."):
         return getattr(optimizer, "grad_scale", None) is None
     return bool(rate * 2 >= min(rates))
+
+
+def _call(one: Pass) -> dict[str, str]:
+    return {"call": one.call} if one.call else {}
 
 
 def _name(optimizer: Any) -> str:

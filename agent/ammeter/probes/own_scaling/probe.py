@@ -11,7 +11,7 @@ import torch
 from ammeter.probes.own_scaling import graph
 from ammeter.probes.own_scaling.judgement import Judgement
 from ammeter.probes.own_scaling.own_skips import OwnSkips, has_nonfinite
-from ammeter.probes.own_scaling.samples import DeviceSample, Sample, Samples, is_finite
+from ammeter.probes.own_scaling.samples import DeviceSample, Returned, Sample, Samples, is_finite
 from ammeter.probes.own_scaling.steps import (
     BACKWARD,
     CLIP_VALUE,
@@ -190,17 +190,35 @@ class OwnScaling:
             for constant in [constant for part in parts for constant in part.transfers()]:
                 row.wait_for(constant)
 
-    def _after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def _after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
         """Records that a loss with a scale has given the program gradients that it assigns itself."""
         session = self._session
         losses = session.row.raw.get("losses", ())
         if not losses or session.losses.are_of_backward or session.closure.optimizer is not None:
             return
         loss = returned_losses.loss_of(args, kwargs, session.watched)
-        if loss is not None and loss.is_cpu and (scale := self._skips.scale_of(losses[-1].parts)):
+        if loss is None:
+            return
+        if not self._rests() and self._samples_returned():
+            self._sample_returned(session.row, loss, losses[-1], returned_losses.gradients_in(args, kwargs, results))
+        if loss.is_cpu and (scale := self._skips.scale_of(losses[-1].parts)):
             session.fast_path.disable()  # it detects no steps that the program skips
             for optimizer in session.watched.optimizers:
                 self._skips.passed(optimizer, scale)
+
+    def _sample_returned(self, row: Row, loss: torch.Tensor, noted: BackwardLoss, returned: Returned) -> None:
+        """Samples gradients that torch.autograd.grad() has returned, as those after a backward()."""
+        step = row.raw.setdefault(KEY, ScaledStep())
+        if self._judgement.wants_graph and step.graph is None:
+            step.graph = graph.examine(loss)
+        is_opaque = any(part.kind == OPAQUE for part in noted.parts)
+        step.passes.append(Pass(noted, None, call_site.place(), is_opaque, returned_losses.CALL))
+        for optimizer in self._session.watched.optimizers:
+            self._sample(row, step, optimizer, BACKWARD, len(step.passes) - 1, returned=returned)
+
+    def _samples_returned(self) -> bool:
+        """Whether gradients of torch.autograd.grad() are sampled: in the first steps, and of a proven scaler."""
+        return self._own.value > 0 or self._steps < (MAX_UNPROVEN_STEPS if self._is_candidate else MAX_FIRST_STEPS)
 
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
@@ -266,13 +284,14 @@ class OwnScaling:
         optimizer: torch.optim.Optimizer,
         kind: str,
         number: float,
-        place: call_site.Place,
+        place: call_site.Place = call_site.NOWHERE,
+        returned: Returned | None = None,
     ) -> Sample | None:
         if len(step.points.get(id(optimizer), ())) > MAX_POINTS:
             return None
         if kind in (MAX_NORM, CLIP_VALUE, STEP) and row.raw.get("gradients_read", {}).get(id(optimizer)):
             step.note_reading(id(optimizer))
-        sample = self._samples.read(optimizer)
+        sample = self._samples.read(optimizer, returned)
         if isinstance(sample, DeviceSample):
             row.wait_for(sample.transfer)
         step.add(id(optimizer), Point(kind, sample, number, place))

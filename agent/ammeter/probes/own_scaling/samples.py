@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -26,6 +26,8 @@ MIN_EQUAL_SHARE = 0.25
 """Share of elements with one ratio. The others may be clipped by value or averaged with other ranks."""
 
 Ratios = list[float]
+Returned = Mapping[int, torch.Tensor]
+GradientOf = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 class Samples:
@@ -35,9 +37,14 @@ class Samples:
         self._chosen: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[weakref.ref[torch.Tensor]]]
         self._chosen = weakref.WeakKeyDictionary()
 
-    def read(self, optimizer: torch.optim.Optimizer) -> Sample | None:
-        """Returns the sampled elements of an optimizer's gradients; None if a sampled gradient is missing."""
-        grads = self._gradients(optimizer)
+    def read(self, optimizer: torch.optim.Optimizer, returned: Returned | None = None) -> Sample | None:
+        """Returns the sampled elements of an optimizer's gradients; None if a sampled gradient is missing.
+
+        Args:
+            returned: gradients by id of their parameter that torch.autograd.grad() has just returned; they are read
+                instead of those that the parameters hold.
+        """
+        grads = self._gradients(optimizer, _held if returned is None else lambda parameter: returned.get(id(parameter)))
         return unseen(lambda: _sampled(grads), grads) if grads else None
 
     def weights(self, optimizer: torch.optim.Optimizer) -> Sample | None:
@@ -47,25 +54,29 @@ class Samples:
 
     def state(self, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
         """Returns identity and version of the sampled gradients."""
-        return tuple(number for grad in self._gradients(optimizer) for number in (id(grad), version(grad)))
+        return tuple(number for grad in self._gradients(optimizer, _held) for number in (id(grad), version(grad)))
 
-    def _gradients(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    def _gradients(self, optimizer: torch.optim.Optimizer, gradient_of: GradientOf) -> list[torch.Tensor]:
         chosen = [parameter for ref in self._chosen.get(optimizer, ()) if (parameter := ref()) is not None]
         if not chosen:
-            chosen = _choose(optimizer)
+            chosen = _choose(optimizer, gradient_of)
             if chosen:
                 self._chosen[optimizer] = [weakref.ref(parameter) for parameter in chosen]
-        grads = [grad for parameter in chosen if (grad := parameter.grad) is not None]
+        grads = [grad for parameter in chosen if (grad := gradient_of(parameter)) is not None]
         return grads if len(grads) == len(chosen) and all(map(_is_usual, grads)) else []
 
 
-def _choose(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _held(parameter: torch.Tensor) -> torch.Tensor | None:
+    return parameter.grad
+
+
+def _choose(optimizer: torch.optim.Optimizer, gradient_of: GradientOf) -> list[torch.Tensor]:
     """Chooses the first and the last vector; their gradients are dense and small."""
     trained = [
         parameter
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if parameter.grad is not None and _is_usual(parameter.grad)
+        if (grad := gradient_of(parameter)) is not None and _is_usual(grad)
     ]
     vectors = [parameter for parameter in trained if parameter.dim() == 1 and parameter.numel() >= MIN_ELEMENTS]
     candidates = vectors or [parameter for parameter in trained if parameter.numel() >= MIN_ELEMENTS]

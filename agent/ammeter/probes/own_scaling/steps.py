@@ -30,12 +30,14 @@ class Pass:
         loss: the recorded loss, None if it is no number.
         seed: the gradient that the caller gave to backward(), if it is one number.
         is_opaque: whether the graph may hide a factor of the loss.
+        call: the function that computed the gradients, if it is not backward().
     """
 
     loss: BackwardLoss | None
     seed: Transfer | None
     place: call_site.Place
     is_opaque: bool
+    call: str = ""
 
     @property
     def is_plain(self) -> bool:

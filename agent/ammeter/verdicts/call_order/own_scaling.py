@@ -15,10 +15,10 @@ class Text(NamedTuple):
 def loss_not_scaled(data: dict[str, Any]) -> Text:
     loss = "a loss of which a part is" if data.get("scaled_too") else "a loss that is"
     return Text(
-        f"backward(){_at(data)} was called on {loss} not multiplied by the program's own loss scale, but the program"
+        f"{_call(data)} was called on {loss} not multiplied by the program's own loss scale, but the program"
         f" divides its gradients by {_scale(data)} before the step of {data.get('optimizer')}. They end up that many"
         " times too small, and small gradients were not protected from underflow in float16.",
-        f"Multiply every part of the loss by the scale before backward(){_at(data)}.",
+        f"Multiply every part of the loss by the scale before {_call(data)}.",
     )
 
 
@@ -35,9 +35,9 @@ def mixed_scale(data: dict[str, Any]) -> Text:
     scale = data.get("scale")
     share = f" In the sum the divided gradients count 1 part in {scale:g}." if scale else ""
     return Text(
-        f"backward(){_at(data)} ran after the program had divided the gradients of {data.get('optimizer')} by its own"
+        f"{_call(data)} ran after the program had divided the gradients of {data.get('optimizer')} by its own"
         f" loss scale, and added gradients that are multiplied by {_scale(data)}.{share}",
-        f"Divide the gradients by the scale once per step, after the last backward(), the one{_at(data)}.",
+        f"Divide the gradients by the scale once per step, after the last {_call(data)}.",
     )
 
 
@@ -69,6 +69,11 @@ def small_after_division(data: dict[str, Any]) -> Text:
 
 def _scale(data: dict[str, Any]) -> str:
     return wording.scale(float(data["scale"]))
+
+
+def _call(data: dict[str, Any]) -> str:
+    """Returns the call that computes gradients, with its place."""
+    return f"{data.get('call') or 'backward()'}{_at(data)}"
 
 
 def _at(data: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def ended_by(bye: Bye) -> str:
 
     Returns:
         One of wire.ENDED_BY, DEVICE, PROCESS, 'sigkill', 'crash', 'error', 'exit' or UNKNOWN. The empty string for ends
-        outside these classes: a normal end, or an exception other than lack of memory.
+        outside these classes: a normal end, also one by os._exit(0), or an exception other than lack of memory.
     """
     if bye.reason == "exception":
         return _by_error(bye.message)
@@ -60,6 +60,8 @@ def _by_message(how: str) -> str:
         return "sigkill"
     if "SIGTERM" in how or how.endswith("exit code 143"):
         return "sigterm"
+    if how.endswith("exit code 0"):
+        return ""
     if how.endswith("exit code 1"):
         return "error"
     return "exit" if "exit code" in how else UNKNOWN

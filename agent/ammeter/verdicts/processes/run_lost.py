@@ -178,8 +178,12 @@ def _story(state: State, process: str) -> str:
     if state.by in run_endings.OUT_OF_MEMORY:
         memory = "device memory" if state.by == run_endings.DEVICE else "memory"
         return f"The process of {process} ran out of {memory} and ended with an exception: {state.how.rstrip('. ')}."
-    how = state.how or "it was killed (SIGKILL, out of memory) or it crashed; the cause is unknown"
-    return f"The process of {process} ended unexpectedly: {how}.{_memory(state)}"
+    if not state.how:
+        return (
+            f"The process of {process} ended without a final record: a signal such as SIGKILL ended it, it crashed, or"
+            " it called os._exit(); the cause is unknown."
+        )
+    return f"The process of {process} ended unexpectedly: {state.how}.{_memory(state)}"
 
 
 _REQUESTS = {
@@ -248,7 +252,7 @@ _CHECKS = {
 
 def _checkpoint(state: State) -> str:
     if state.saved == NO_STEP:
-        return "the last checkpoint" + ("; Ammeter saw none in this run" if state.rank == 0 else "")
+        return "the last checkpoint" + ("; none was recorded in this run" if state.rank == 0 else "")
     behind = state.step - state.saved
     repeated = f", which repeats {wording.count(behind, 'step')}" if behind > 0 else ""
     return f"the checkpoint of step {state.saved}" + (f" ({state.path})" if state.path else "") + repeated

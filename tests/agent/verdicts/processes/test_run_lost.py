@@ -24,7 +24,7 @@ def found(stream: Stream, looked: Tick | None = None) -> Finding:
 def test_a_bye_with_reason_lost_is_a_process_that_died() -> None:
     finding = found(warm(40).bye("lost"))
     assert ("page", 39, 39) == (finding.severity, finding.first_step, finding.last_step)
-    assert "The process of rank 0 (process 4711 on node7) ended unexpectedly" in finding.cause
+    assert "The process of rank 0 (process 4711 on node7) ended without a final record" in finding.cause
     assert "Its last recorded step is 39." in finding.cause
     assert "dmesg" in finding.fix
     assert "process" == finding.evidence["cause"]
@@ -55,7 +55,7 @@ def test_silence_that_nobody_can_explain_is_a_lost_host() -> None:
 
 def test_silence_with_a_free_lock_is_a_process_that_died() -> None:
     stream = warm()
-    assert "ended unexpectedly" in found(stream, tick(stream, 20, alive=False)).cause
+    assert "ended without a final record" in found(stream, tick(stream, 20, alive=False)).cause
 
 
 @pytest.mark.parametrize(("seconds", "alive"), [(14, None), (14, False), (3600, True)])
@@ -66,7 +66,7 @@ def test_it_is_not_lost_yet(seconds: float, alive: bool | None) -> None:
 
 def test_offline_a_free_lock_says_it_at_once() -> None:
     stream = warm()
-    assert "ended unexpectedly" in found(stream, tick(stream, 0, alive=False, offline=True)).cause
+    assert "ended without a final record" in found(stream, tick(stream, 0, alive=False, offline=True)).cause
     assert {} == findings(stream, tick(stream, 10, alive=True, offline=True))
     assert {"run-stalled"} == set(findings(stream, tick(stream, 3600, alive=True, offline=True)))
 
@@ -190,11 +190,17 @@ def test_another_error_of_the_program_is_not_taken_for_a_want_of_memory(message:
     assert {} == findings(warm(40).bye("exception", message))
 
 
+def test_a_process_that_ends_with_success_and_without_a_goodbye_is_not_lost() -> None:
+    assert {} == findings(warm(40).bye("lost", "ended with exit code 0"))
+
+
 def test_of_a_free_lock_no_reason_is_claimed() -> None:
     stream = warm()
     finding = found(stream, tick(stream, 20, alive=False))
     assert ("unknown", "page") == (finding.evidence["ended_by"], finding.severity)
-    assert "the cause is unknown" in finding.cause
+    assert (
+        "a signal such as SIGKILL ended it, it crashed, or it called os._exit(); the cause is unknown" in finding.cause
+    )
 
 
 def test_a_silent_host_keeps_its_own_words() -> None:
@@ -227,7 +233,7 @@ def test_the_checkpoint_to_go_back_to_is_named() -> None:
         f"resume from the checkpoint of step {saved} (/data/run.pt), which repeats {last - saved} step" in finding.fix
     )
     assert (saved, "/data/run.pt") == (finding.evidence["last_saved_step"], finding.evidence["last_checkpoint"])
-    assert "Ammeter saw none in this run" in ended("signal", "SIGTERM").fix
+    assert "none was recorded in this run" in ended("signal", "SIGTERM").fix
 
 
 def test_a_silent_host_is_lost_after_its_last_completed_step_not_its_last_row() -> None:

@@ -96,9 +96,13 @@ def float32_weights_at_the_end_of_their_schedule() -> Stream:
     return stream.bye()
 
 
-def census(stream: Stream, state: dict[str, int], weights: str = "float32", masters: bool = False) -> Stream:
+def census(
+    stream: Stream, state: dict[str, int], weights: str = "float32", masters: bool = False, names: tuple[str, ...] = ()
+) -> Stream:
     kept = {weights: 1000}
-    return stream.event("weights.census", parameters=kept, trainable=kept, state=state, masters=masters)
+    return stream.event(
+        "weights.census", parameters=kept, trainable=kept, state=state, masters=masters, half_state=list(names)
+    )
 
 
 @broken

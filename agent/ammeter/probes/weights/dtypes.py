@@ -30,6 +30,9 @@ CHECK_STEPS = 500
 MAX_COMPARED_WEIGHTS = 3
 """Half-precision weights that are compared with possible master weights, per name of a state."""
 
+MAX_STATE_NAMES = 4
+"""Names of half-precision states that a census lists."""
+
 HALF = (torch.float16, torch.bfloat16)
 
 Counts = dict[str, Any]
@@ -124,11 +127,17 @@ class Census:
         for optimizer in watched.optimizers:
             watched.parameters(optimizer)  # registers parameters that were added since, so that alive() has them
         tensors = self._weights()
-        states = (named for optimizer in watched.optimizers for named in state_tensors(optimizer))
+        states = [
+            (name, state)
+            for optimizer in watched.optimizers
+            for _, name, state in state_tensors(optimizer)
+            if not is_compensation(name)
+        ]
         return {
             "parameters": elements_by_dtype(tensors),
             "trainable": elements_by_dtype(tensor for tensor in tensors if tensor.requires_grad),
-            "state": elements_by_dtype(state for _, name, state in states if not is_compensation(name)),
+            "state": elements_by_dtype(state for _, state in states),
+            "half_state": sorted({name for name, state in states if state.dtype in HALF})[:MAX_STATE_NAMES],
         }
 
     def _weights(self) -> list[torch.Tensor]:

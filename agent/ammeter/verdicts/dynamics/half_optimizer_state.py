@@ -20,14 +20,21 @@ MIN_HALF_SHARE = 0.05
 the state of an adapter, are in half precision on purpose. Integers, the state of 8-bit optimizers, have their own
 scales."""
 
-WHY = {
-    "bfloat16": "A second moment changes by (1 - beta2) = 0.001 of itself per step, which is less than bfloat16's"
-    " rounding limit of 0.002 to 0.004, so it does not change.",
-    "float16": "A second moment gains (1 - beta2) = 0.001 of the squared gradient per step, so in float16, which ranges"
-    " from 6e-08 to 65504, it stays zero for gradients below 0.005 and becomes Inf if they stay above 255.",
+SECOND_MOMENT = {
+    "bfloat16": "A second moment changes by (1 - beta2) of itself per step, which is 0.001 for the usual beta2 of 0.999"
+    " and less than bfloat16's rounding limit of 0.002 to 0.004, so it does not change.",
+    "float16": "A second moment gains (1 - beta2) of the squared gradient per step, which is 0.001 of it for the usual"
+    " beta2 of 0.999. In float16, which ranges from 6e-08 to 65504, it then stays zero for gradients below 0.005 and"
+    " becomes Inf if they stay above 255.",
 }
-"""Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one. 2^-24
-and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above 65504."""
+ANY_STATE = {
+    "bfloat16": "bfloat16 has 8 significant bits, so it cannot hold a change by less than 0.002 to 0.004 of a number.",
+    "float16": "float16 ranges from 6e-08 to 65504 and has 11 significant bits, so it can hold neither smaller or larger"
+    " numbers nor a change by less than 0.0002 to 0.0005 of a number.",
+}
+"""Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one, in
+float16 (11 bits) 2^-12 to 2^-11. 2^-24 and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above
+65504."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -37,6 +44,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     elements: int = 0
     weights: tuple[str, ...] = ()
     """Dtypes of the trainable weights."""
+    names: tuple[str, ...] = ()
+    """Names of half-precision states; empty in recordings of earlier releases."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -55,7 +64,8 @@ def _counted(state: State, event: Event) -> State:
     weights = tuple(sorted(event.data.get("trainable") or {}))[:4]
     dtype = max(half, key=lambda name: (half[name], name))
     opened = state.opened.at(event.step, event.step)
-    return State(opened, dtype, sum(half.values()), elements, weights)
+    names = tuple(str(name) for name in event.data.get("half_state") or ())[:4]
+    return State(opened, dtype, sum(half.values()), elements, weights, names)
 
 
 def _conclude(state: State) -> Finding:
@@ -65,11 +75,20 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"The optimizer's state is {state.dtype}",
         cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
-        f" {state.elements} numbers), so its steps get the wrong size. {WHY[state.dtype]}",
+        f" {state.elements} numbers{_named(state)}), so its steps are rounded. {_why(state)}",
         fix=_fix(state),
         evidence=_evidence(state, share),
         **lifecycle_fields(state.opened),
     )
+
+
+def _named(state: State) -> str:
+    return f": {wording.listed(state.names)}" if state.names else ""
+
+
+def _why(state: State) -> str:
+    is_squared = any("sq" in name for name in state.names)  # exp_avg_sq of torch's Adam, square_avg of RMSprop
+    return (SECOND_MOMENT if is_squared else ANY_STATE)[state.dtype]
 
 
 def _fix(state: State) -> str:
@@ -91,6 +110,7 @@ def _evidence(state: State, share: float) -> dict[str, Any]:
         "half_elements": state.half,
         "elements": state.elements,
         "trainable": list(state.weights),
+        "states": list(state.names) or None,
     }
 
 

@@ -52,7 +52,9 @@ def test_dtypes_are_counted_before_the_first_step_and_with_the_optimizers_state_
 ) -> None:
     weights = {"parameters": {dtype: 15}, "trainable": {dtype: 15}, "masters": False}
     before: dict[str, Any]
-    before, after = {"state": {}, "updates": None}, {"state": {dtype: 30}, "updates": 0}
+    names = ["exp_avg", "exp_avg_sq"] if dtype in ("bfloat16", "float16") else []
+    before = {"state": {}, "half_state": [], "updates": None}
+    after = {"state": {dtype: 30}, "half_state": names, "updates": 0}
     assert [(0, weights | before), (0, weights | after)] == _census(tmp_path, _linear(getattr(torch, dtype)))
 
 

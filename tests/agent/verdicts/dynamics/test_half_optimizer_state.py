@@ -20,16 +20,28 @@ def found(stream: Stream) -> Finding:
 
 def test_it_opens_with_the_census_that_shows_it() -> None:
     assert {} == findings(census(warm(3), {}))
-    finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}))
+    finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}, names=("exp_avg", "exp_avg_sq")))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The optimizer's state is bfloat16" == finding.title
-    assert "The optimizer's state is in half precision (75 %, 1500 of 2000 numbers)" in finding.cause
+    assert (
+        "The optimizer's state is in half precision (75 %, 1500 of 2000 numbers: exp_avg and exp_avg_sq)"
+        in finding.cause
+    )
     assert "less than bfloat16's rounding limit of 0.002 to 0.004, so it does not change" in finding.cause
     assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
 
 
 def test_in_float16_the_range_is_the_reason() -> None:
-    assert "it stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9})).cause
+    assert (
+        "it stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9}, names=("square_avg",))).cause
+    )
+
+
+@pytest.mark.parametrize("names", [(), ("exp_avg",), ("momentum_buffer",)])
+def test_without_a_second_moment_in_half_precision_none_is_mentioned(names: tuple[str, ...]) -> None:
+    cause = found(census(warm(3), {"bfloat16": 9}, names=names)).cause
+    assert "second moment" not in cause
+    assert "it cannot hold a change by less than 0.002 to 0.004 of a number" in cause
 
 
 def test_where_the_weights_are_half_too_the_state_follows_them() -> None:

@@ -47,6 +47,7 @@ class _Lane:
         versions: version counters at the last reading.
         step: step of the last reading.
         name: the copy, if it was found and not declared.
+        has_moved: whether most elements of the copy changed between two readings, so that its precision allows it.
     """
 
     at: list[int]
@@ -59,6 +60,7 @@ class _Lane:
     versions: list[tuple[int, int]]
     step: int | None = None
     name: str = ""
+    has_moved: bool = False
 
 
 class Copies:
@@ -102,17 +104,19 @@ class Copies:
             if lane.step is None:
                 lane.slices.copy([numbers[at] for at in lane.at], lane.then)
             elif is_updated or row.step - lane.step >= UNSEEN_STEPS:
-                self._compare(row, lane, [numbers[at] for at in lane.at], is_updated or not lane.name)
+                self._compare(row, lane, [numbers[at] for at in lane.at], is_updated)
             else:
                 continue
             lane.versions, lane.step = versions, row.step
 
     def finish(self, row: Row) -> None:
-        for indices, cut, arrived, is_average in row.raw["copies"]:
+        for indices, lane, arrived, is_updated in row.raw["copies"]:
             table = arrived.array().reshape(len(STATISTICS), -1)
-            columns = dict(zip(STATISTICS, cut.sums(slices.squares(table, _NORMS)), strict=True))
-            if not (is_average or columns["update"].any()):
-                continue  # a copy that is kept as it is, such as a reference model
+            columns = dict(zip(STATISTICS, lane.slices.sums(slices.squares(table, _NORMS)), strict=True))
+            has_changed = bool(columns["update"].any())
+            if not (is_updated or has_changed or (lane.name == "" and not lane.has_moved)):
+                continue  # a copy that is kept as it is, or replaced at times, such as a reference or target model
+            lane.has_moved = lane.has_moved or _mostly_moved(columns)
             row.fill("weight.norm", indices, np.sqrt(columns["norm"]))
             row.fill("weight.nonfinite", indices, columns["nonfinite"])
             moved = (columns["norm_before"] > 0) & np.isfinite(columns["update"] + columns["norm_before"])
@@ -152,7 +156,7 @@ class Copies:
             now, then, weights, flags = (Buffer(cut) for _ in range(4))
             self._lanes.append(_Lane(chosen, tensors[0].dtype, cut, now, then, weights, flags, [], name=name))
 
-    def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None], is_average: bool) -> None:
+    def _compare(self, row: Row, lane: _Lane, numbers: list[torch.Tensor | None], is_updated: bool) -> None:
         copies = self._session.watched.copies
         weights = [None if ref is None or (weight := ref()) is None else readable(weight) for _, _, ref in copies]
         lane.slices.copy(numbers, lane.now)
@@ -160,8 +164,13 @@ class Copies:
         transfer = async_copy.of(_moved(lane))
         lane.now, lane.then = lane.then, lane.now
         indices = np.array([copies[at][0] for at in lane.at], np.int64)
-        row.raw.setdefault("copies", []).append((indices, lane.slices, transfer, is_average))
+        row.raw.setdefault("copies", []).append((indices, lane, transfer, is_updated))
         row.later("copies", transfer)
+
+
+def _mostly_moved(columns: dict[str, Any]) -> bool:
+    """Whether less than half of the elements that should have changed did not."""
+    return bool(2 * columns["lost"].sum() < columns["meant"].sum())
 
 
 def _take_weights(lane: _Lane, weights: list[torch.Tensor | None]) -> None:

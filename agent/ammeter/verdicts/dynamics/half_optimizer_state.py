@@ -29,8 +29,8 @@ SECOND_MOMENT = {
 }
 ANY_STATE = {
     "bfloat16": "bfloat16 has 8 significant bits, so it cannot hold a change by less than 0.002 to 0.004 of a number.",
-    "float16": "float16 ranges from 6e-08 to 65504 and has 11 significant bits, so it can hold neither smaller or larger"
-    " numbers nor a change by less than 0.0002 to 0.0005 of a number.",
+    "float16": "float16 ranges from 6e-08 to 65504 and has 11 significant bits, so it can hold neither smaller nor"
+    " larger numbers, nor a change by less than 0.0002 to 0.0005 of a number.",
 }
 """Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one, in
 float16 (11 bits) 2^-12 to 2^-11. 2^-24 and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above

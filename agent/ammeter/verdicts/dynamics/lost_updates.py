@@ -43,6 +43,10 @@ MAX_COPIES = 4
 """Copies that are followed in addition to the weights."""
 
 
+CONSTANT_SHARE = 0.9999
+"""Share from which no sampled element has changed; the last reading of a copy shows it exactly."""
+
+
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """The weights, or one copy with its name.
 
@@ -59,6 +63,11 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     share: float = 0.0
     tensor: str = ""
     dtype: str = ""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no element of a copy changed at all, which a copy that is rarely replaced has in common."""
+        return self.copy != WEIGHTS and self.share >= CONSTANT_SHARE
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -141,7 +150,9 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
+        title=f"The copy {part.copy} does not change"
+        if part.is_constant
+        else f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
         cause=_cause(part, copy),
         fix=_fix(part),
         tensor=part.tensor,
@@ -154,6 +165,12 @@ def _conclude(state: State) -> Finding:
 def _cause(part: Part, copy: str) -> str:
     subject = copy or "the weights"
     limit = MIN_RELATIVE_UPDATE.get(part.dtype, "1/512")
+    if part.is_constant:
+        return (
+            f"The readings of {copy} since step {part.first} show no change, although its numbers differ from the"
+            f" weights. If the program updates it in each step, rounding removes the updates: in {part.dtype} a change"
+            f" of less than {limit} of a number has no effect. A copy that the program replaces rarely looks the same."
+        )
     return (
         f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
         f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
@@ -164,8 +181,9 @@ def _cause(part: Part, copy: str) -> str:
 
 def _fix(part: Part) -> str:
     if part.copy:
+        keep = "If it is an average, keep" if part.is_constant else "Keep"
         return (
-            f"Keep {part.copy} in float32: copy.deepcopy(model).float(), updated with weight.float(), and restart it"
+            f"{keep} {part.copy} in float32: copy.deepcopy(model).float(), updated with weight.float(), and restart it"
             " from the current weights. An average with a decay of 0.999 changes by a thousandth of the difference,"
             f" which is too little for {part.dtype}."
         )

@@ -163,3 +163,18 @@ def test_a_copy_that_shares_its_weights_with_the_model_or_is_gone_does_no_harm(t
         optimizer.step()
     run.close()
     assert [] == events(stream(run.id, tmp_path)[1], "probe.failed")
+
+
+def test_a_copy_that_is_replaced_at_times_loses_no_update_between(tmp_path: Path) -> None:
+    """As a target network. The readings before the first replacement show only that it does not change."""
+    steps = iter(range(200))
+
+    def replace_at_times(average: torch.nn.Module, model: torch.nn.Module) -> None:
+        if next(steps) % 50 == 10:
+            average.load_state_dict(model.state_dict())
+
+    rows = _run(tmp_path, lambda model: copy.deepcopy(model).bfloat16(), replace_at_times, steps=150)
+    trained = [at for at, tensor in enumerate(rows.schema.tensors) if tensor.name == "ema.last.weight"]
+    lost = rows.stat("update.lost")[trained]
+    assert 0 < (measured(lost)).sum()
+    assert not (lost > 0.5).any()

@@ -33,7 +33,8 @@ def test_it_opens_with_the_census_that_shows_it() -> None:
 
 def test_in_float16_the_range_is_the_reason() -> None:
     assert (
-        "it stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9}, names=("square_avg",))).cause
+        "it then stays zero for gradients below 0.005"
+        in found(census(warm(3), {"float16": 9}, names=("square_avg",))).cause
     )
 
 

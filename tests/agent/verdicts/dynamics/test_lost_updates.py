@@ -116,3 +116,11 @@ def test_a_real_average_is_named_in_bfloat16_and_not_in_float32(
     else:
         assert ["lost-updates"] == list(findings)
         assert "ema" == findings["lost-updates"].evidence["copy"]
+
+
+def test_a_copy_that_does_not_change_at_all_may_also_be_replaced_rarely() -> None:
+    finding = found(frozen(30, share=1.0, tensors=AVERAGED))
+    assert "The copy ema does not change" == finding.title
+    assert "If the program updates it in each step, rounding removes the updates" in finding.cause
+    assert "A copy that the program replaces rarely looks the same." in finding.cause
+    assert finding.fix.startswith("If it is an average, keep ema in float32")

@@ -47,11 +47,29 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Largest |loss| of an applied step so far."""
     loss_rise: float = 0.0
     """Doublings of that level that the losses of the present row of skipped steps reach."""
+    row_partly_applied: int = 0
+    row_frontier: Origin = Origin()
+    """The same as `partly_applied` and `frontier` for a row of skipped steps that is no collapse so far."""
+    applied_after: int = 0
+    """Steps of this collapse that were applied. `applied_between`: those of them before its last skipped step."""
+    applied_between: int = 0
+    between_step: int = -1
+    """The first of these. `between_scale` is its scale."""
+    between_scale: float = math.nan
 
     @property
     def constant(self) -> bool:
-        """Whether the scale did not change during the collapse."""
-        return self.from_scale == self.to_scale
+        """Whether the scale was the same in all skipped steps of the collapse."""
+        return self.from_scale == self.to_scale == self.lowest
+
+    @property
+    def first_applied(self) -> int:
+        """Returns the first step of the collapse that was applied; -1 if there is none."""
+        return self.between_step if self.applied_between else self.resumed
+
+    @property
+    def first_applied_scale(self) -> float:
+        return self.between_scale if self.applied_between else self.resumed_scale
 
     @property
     def steps_left(self) -> int:

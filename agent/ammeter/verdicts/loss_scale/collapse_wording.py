@@ -18,7 +18,10 @@ def cause(state: State) -> str:
 
 def title(state: State) -> str:
     if not state.constant:
-        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.to_scale:.3g}"
+        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.lowest:.3g}"
+    if state.applied_between:
+        steps = f"{state.lost_steps} of {state.lost_steps + state.applied_between} steps"
+        return f"{steps} were skipped at a loss scale of {state.to_scale:.6g}"
     resumed = state.resumed >= 0
     steps = f"Every step from {state.opened.first} to {state.opened.last} was" if resumed else "Every step is"
     return f"{steps} skipped at a loss scale of {state.to_scale:.6g}"
@@ -27,7 +30,7 @@ def title(state: State) -> str:
 def _scales(state: State) -> str:
     if state.constant:
         return f", while the loss scale stayed {wording.scale(state.to_scale)}"
-    return f", so the loss scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.to_scale)}"
+    return f", so the loss scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.lowest)}"
 
 
 def _before(state: State) -> str:
@@ -46,6 +49,8 @@ def _before(state: State) -> str:
 
 def _after(state: State) -> str:
     """Describes the scales of the failures, and whether a lower scale helped."""
+    if state.applied_between:
+        return _between(state)
     if state.resumed >= 0:
         again = f" Steps are applied again since step {state.resumed}"
         if state.resumed_scale < state.lowest:
@@ -59,6 +64,22 @@ def _after(state: State) -> str:
     if state.weights_nonfinite >= state.opened.first:
         return f" The weights contain NaN or Inf, read at step {state.weights_nonfinite}."
     return " An overflow is still possible: no step has failed at a scale of 1 or less."
+
+
+def _between(state: State) -> str:
+    """Describes a collapse in which other steps were applied."""
+    were = "was" if state.applied_between == 1 else "were"
+    text = (
+        f" From step {state.between_step} on {wording.count(state.applied_between, 'step')} between them {were}"
+        " applied: the gradients of some batches are finite, those of others are not."
+    )
+    if state.resumed >= 0:
+        text += f" Since step {state.resumed} steps are applied again."
+    if state.weights_nonfinite >= state.opened.first:
+        return f"{text} The weights contain NaN or Inf, read at step {state.weights_nonfinite}."
+    if state.lowest > MIN_USEFUL_SCALE:
+        return f"{text} An overflow is still possible: no step has failed at a scale of 1 or less."
+    return text
 
 
 def _outlook(state: State) -> str:
@@ -89,9 +110,9 @@ def fix(state: State) -> str:
         f"fix {place.module or 'the operation that makes the gradients non-finite'}: check it for an overflow, a"
         " division or a missing eps, or run it in float32"
     )
-    if state.resumed >= 0:
+    if state.resumed >= 0 or state.applied_between:
         return (
-            f"Run one batch of the steps from {first} to {opened.last} with"
+            f"Run one batch of the skipped steps from {first} to {opened.last} with"
             f" {'a loss scale of 1' if state.own else 'GradScaler(init_scale=1)'}. If its gradients"
             f" are finite, it was an overflow and the lower scale is right; if not, {repair}."
         )

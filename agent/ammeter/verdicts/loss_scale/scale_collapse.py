@@ -45,7 +45,7 @@ def _rows(state: State, rows: View) -> State:
         if skips > 0 and scale >= 0:
             state = _skip(_with_rise(state, float(losses[at])), step, scale, applied > 0)
             if state.skips <= CALIBRATION_SKIPS and (place := gradient_frontier.of_row(rows, at)):
-                state = replace(state, frontier=place)
+                state = _with_place(state, place)
         elif applied > 0:
             state = _with_losses(_applied(state, step, scale), losses[at : at + 1])
     return state
@@ -76,32 +76,60 @@ def _quiet(state: State, rows: View) -> State:
 
 
 def _skip(state: State, step: int, scale: float, partly_applied: bool) -> State:
+    state = _with_row(state, step, scale, partly_applied)
+    if not state.opened.active:
+        return _opened(state, step, scale) if _collapsed(state) else state
+    if state.resumed >= 0 and not state.applied_between:
+        state = replace(state, between_step=state.resumed, between_scale=state.resumed_scale)
+    return replace(
+        state,
+        opened=state.opened.at(state.first_skip, step),
+        to_scale=scale,
+        lowest=min(state.lowest, scale),
+        lost_steps=state.lost_steps + 1,
+        partly_applied=state.partly_applied + partly_applied,
+        applied_between=state.applied_after,
+        resumed=-1,
+        resumed_scale=math.nan,
+    )
+
+
+def _with_row(state: State, step: int, scale: float, partly_applied: bool) -> State:
+    """Updates the present row of skipped steps."""
     if scale > state.last_scale and not state.opened.active:  # the program raises it: no collapse yet
         state = replace(state, skips=0, unexpected_skips=0)
     if not state.skips:
-        state = replace(state, first_skip=step, first_scale=scale, last_scale=scale, frontier=Origin())
-        if not state.opened.active:
-            state = replace(state, lowest=math.inf, partly_applied=0)
+        state = replace(state, first_skip=step, first_scale=scale, last_scale=scale)
+        state = replace(state, row_partly_applied=0, row_frontier=Origin())
     elif 0 < scale < state.last_scale:
         state = replace(state, backoff=scale / state.last_scale)
-    unexpected_skips = state.unexpected_skips + _had_been_applied(state, scale)
-    state = replace(
-        state, skips=state.skips + 1, unexpected_skips=unexpected_skips, last_scale=scale, applied=0, resumed=-1
-    )
-    state = replace(
-        state,
-        lowest=min(state.lowest, scale),
-        partly_applied=state.partly_applied + partly_applied,
-        resumed_scale=math.nan,
-    )
-    if not (state.opened.active or _collapsed(state)):
-        return state
-    if not state.opened.active:
-        good = min(state.first_scale, state.applied_scale)
-        state = replace(state, from_scale=state.first_scale, good_scale=good, lost_steps=state.skips - 1)
-        state = replace(state, had_been_applied=_had_been_applied(state, scale))
     return replace(
-        state, opened=state.opened.at(state.first_skip, step), to_scale=scale, lost_steps=state.lost_steps + 1
+        state,
+        skips=state.skips + 1,
+        unexpected_skips=state.unexpected_skips + _had_been_applied(state, scale),
+        last_scale=scale,
+        applied=0,
+        row_partly_applied=state.row_partly_applied + partly_applied,
+    )
+
+
+def _opened(state: State, step: int, scale: float) -> State:
+    """Opens the finding with the present row of skipped steps, in which the scale has not risen."""
+    return replace(
+        state,
+        opened=state.opened.at(state.first_skip, step),
+        from_scale=state.first_scale,
+        to_scale=scale,
+        lowest=scale,
+        good_scale=min(state.first_scale, state.applied_scale),
+        had_been_applied=_had_been_applied(state, scale),
+        lost_steps=state.skips,
+        partly_applied=state.row_partly_applied,
+        frontier=state.row_frontier,
+        applied_after=0,
+        applied_between=0,
+        resumed=-1,
+        resumed_scale=math.nan,
     )
 
 
@@ -132,7 +160,12 @@ def _applied(state: State, step: int, scale: float) -> State:
         skips=0,
         unexpected_skips=0,
         applied=applied if opened.active else 0,
+        applied_after=state.applied_after + state.opened.active,
     )
+
+
+def _with_place(state: State, place: Origin) -> State:
+    return replace(state, row_frontier=place, frontier=place if state.opened.active else state.frontier)
 
 
 def _event(state: State, event: Event) -> State:
@@ -140,10 +173,10 @@ def _event(state: State, event: Event) -> State:
         return replace(state, own=True) if event.data.get("own") else state
     if event.name == "weights.nonfinite":
         return replace(state, weights_nonfinite=event.step)
-    known = state.frontier.step >= state.first_skip and state.frontier.count
+    known = state.row_frontier.step >= state.first_skip and state.row_frontier.count
     if not state.skips or known or event.step < state.first_skip:
         return state
-    return replace(state, frontier=gradient_frontier.of_event(event.step, event.data))
+    return _with_place(state, gradient_frontier.of_event(event.step, event.data))
 
 
 def _conclude(state: State) -> Finding:
@@ -162,15 +195,16 @@ def _conclude(state: State) -> Finding:
 
 
 def _evidence(state: State) -> dict[str, Any]:
-    place, resumed = state.frontier, state.resumed >= 0
+    place, resumed = state.frontier, state.first_applied >= 0
     return {
         "scale_from": state.from_scale,
         "scale_to": state.to_scale,
         "lowest_failed_scale": state.lowest,
         "skipped_steps": state.lost_steps,
         "steps_applied": state.partly_applied,
-        "applied_again_at_step": state.resumed if resumed else None,
-        "applied_again_at_scale": state.resumed_scale if resumed and state.resumed_scale >= 0 else None,
+        "applied_again_at_step": state.first_applied if resumed else None,
+        "applied_again_at_scale": state.first_applied_scale if resumed and state.first_applied_scale >= 0 else None,
+        "steps_applied_between": state.applied_between,
         "weights_nonfinite_at_step": state.weights_nonfinite if state.weights_nonfinite >= state.opened.first else None,
         "steps_left": state.steps_left,
         "nonfinite_tensors": place.count,

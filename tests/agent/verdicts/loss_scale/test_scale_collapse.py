@@ -6,7 +6,7 @@ import pytest
 
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream, warm
-from tests.agent.stream_judgement import findings
+from tests.agent.stream_judgement import findings, judged
 from tests.agent.streams_values import poisoned
 
 
@@ -162,3 +162,46 @@ def test_a_scale_that_the_program_raises_between_skips_has_not_collapsed() -> No
     for step in range(20):
         stream.bad(65536 * 4.0 ** (step // 2) / 2 ** (step % 2), last=3)
     assert "scale-collapse" not in findings(stream)
+
+
+def with_steps_between(held: bool, applied_at_last: bool) -> Stream:
+    """Six skips in a row, then three more with seven applied steps before each."""
+    stream, scale = warm(40, scale=8.0), 8.0
+    for at in range(9):
+        for _ in range(7 if at > 5 else 0):
+            stream.good(scale)
+        stream.bad(scale, first=3, last=3)
+        scale = scale if held else scale / 2
+    return stream.good(scale) if applied_at_last else stream
+
+
+@pytest.mark.parametrize("applied_at_last", [True, False])
+@pytest.mark.parametrize("held", [True, False])
+def test_steps_that_were_applied_during_a_collapse_are_told(held: bool, applied_at_last: bool) -> None:
+    finding = found(with_steps_between(held, applied_at_last))
+    assert "The scaler skipped 9 steps from 40 to 69" in finding.cause
+    assert "From step 46 on 21 steps between them were applied" in finding.cause
+    assert "any scale" not in finding.cause
+    assert "Do not lower" not in finding.fix
+    assert applied_at_last == ("Since step 70 steps are applied again." in finding.cause)
+    assert (46, 21) == (finding.evidence["applied_again_at_step"], finding.evidence["steps_applied_between"])
+    assert (8.0 if held else 0.125) == finding.evidence["applied_again_at_scale"]
+    collapsed = "Loss scale collapsed from 8 to 0.0312"
+    assert finding.title == ("9 of 30 steps were skipped at a loss scale of 8" if held else collapsed)
+
+
+def test_a_collapse_that_the_program_interrupts_by_a_higher_scale_names_the_lowest_one() -> None:
+    stream = collapse(warm(40), 6).good(1024.0).bad(65536.0, first=3, last=3)
+    assert "Loss scale collapsed from 65536 to 2.05e+03" == found(stream).title
+    assert "so the loss scale fell from 65536 (2^16) to 2048 (2^11)" in found(stream).cause
+
+
+def test_a_later_skip_does_not_change_a_collapse_that_is_over() -> None:
+    stream = collapse(warm(), 6)
+    for _ in range(10):
+        stream.good(1024.0)
+    over = found(stream)
+    assert "Steps are applied again since step 46" in over.cause
+    stream.bad(1024.0, first=1, last=1)
+    assert over == found(stream)
+    assert over == judged(stream, cuts=range(len(stream.frames)))[1]["scale-collapse"]

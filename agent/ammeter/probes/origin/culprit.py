@@ -13,27 +13,37 @@ MAX_PATH_MODULES = 21
 
 FLOAT16_MAX = 65504.0
 
+MASK_ABSMAX = FLOAT16_MAX - 512
+"""Outputs that reach it contain torch.finfo(torch.float16).min, which masks attention scores, or scores below 512 to
+which it was added. Their other numbers are not known."""
+
 MAX_PEAKS = 5
 
 Read = list[Numbers | None]
 Bad = Callable[[Numbers | None], bool]
 
 
-def find_origin(visits: Visits, confidence: str, *, loss_is_finite: bool) -> dict[str, Any] | None:
+def find_origin(
+    visits: Visits, confidence: str, *, loss_is_finite: bool, imputes: bool = False
+) -> dict[str, Any] | None:
     """Finds the first module with finite inputs and non-finite output, else backward's origin.
 
     Args:
         confidence: the source of the visits, `hooks` or `replay`.
+        imputes: whether inputs are no origin, because the model had such ones in a good step, too.
     """
     read = visits.readings.all()
-    if any(visit.parent < 0 and _any(read, visit.inputs, _faulty) for visit in visits.visits):
-        return _input(visits, read) | {"confidence": confidence}
+    data = None if imputes else _input(visits, read)
+    if data is not None:
+        return data | {"confidence": confidence}
     at = next(_forward_sources(visits, read, _faulty), None)
     if at is None and not loss_is_finite and _reaches_the_loss(visits, read):
         at = max(_forward_sources(visits, read, _not_finite), key=visits.ended.index, default=None)
     if at is not None:
         return _forward(visits, read, at) | {"confidence": confidence}
     if not loss_is_finite:
+        if not imputes and any(visit.parent < 0 and _any(read, visit.inputs, _faulty) for visit in visits.visits):
+            return None  # what made this input was not visited
         return _in_the_loss(visits, read) | {"confidence": confidence} if visits.ended else None
     origin = _backward_origin(visits, read)
     return origin | {"confidence": confidence} if origin else None
@@ -45,7 +55,7 @@ def peaks(visits: Visits) -> list[dict[str, Any]]:
     for visit in visits.visits:
         for place, dtype in zip(visit.outputs, visit.dtypes, strict=True):
             numbers = read[place]
-            if dtype == "float16" and numbers is not None:
+            if dtype == "float16" and numbers is not None and numbers.absmax < MASK_ABSMAX:
                 absmaxes[visit.module] = max(absmaxes.get(visit.module, 0.0), numbers.absmax)
     top = sorted(absmaxes.items(), key=lambda peak: -peak[1])[:MAX_PEAKS]
     return [{"module": module, "absmax": absmax, "share": absmax / FLOAT16_MAX} for module, absmax in top]
@@ -70,14 +80,16 @@ def _forward_sources(visits: Visits, read: Read, bad: Bad) -> Iterator[int]:
             yield at
 
 
-def _input(visits: Visits, read: Read) -> dict[str, Any]:
-    """Describes a non-finite input of the model; the argument's name is not known here."""
-    places = (place for visit in visits.visits if visit.parent < 0 for place in visit.inputs)
-    numbers = next(
-        candidate for candidate in map(read.__getitem__, places) if candidate is not None and _faulty(candidate)
-    )
-    data = {"kind": "input", "module": "", "input": "", "absmax": numbers.absmax, "sample": int(numbers.sample)}
-    return data | {"nans": int(numbers.nans), "infs": int(numbers.positive + numbers.negative)}
+def _input(visits: Visits, read: Read) -> dict[str, Any] | None:
+    """Describes the first non-finite input that no model made."""
+    given = (argument for visit in visits.visits for argument in visit.data)
+    for place, name in given:
+        numbers = read[place]
+        if numbers is not None and _faulty(numbers):
+            data = {"kind": "input", "module": "", "input": name, "absmax": numbers.absmax}
+            infs = int(numbers.positive + numbers.negative)
+            return data | {"sample": int(numbers.sample), "nans": int(numbers.nans), "infs": infs}
+    return None
 
 
 def _reaches_the_loss(visits: Visits, read: Read) -> bool:

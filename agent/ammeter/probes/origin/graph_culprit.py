@@ -6,9 +6,7 @@ of the graph are on the host, therefore this is done only for a loss on the CPU.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +14,8 @@ import torch
 from ammeter.probes.loss_stacks import line_of
 from ammeter.probes.origin import graph_place, no_targets
 from ammeter.probes.origin.floats import Numbers, measured
-from ammeter.probes.origin.graph_nodes import Node, again, is_too_large, nodes_of
+from ammeter.probes.origin.graph_nodes import Node, is_too_large, nodes_of
+from ammeter.probes.origin.graph_outputs import outputs_of
 from ammeter.probes.origin.graph_place import PASSING, Names
 
 _SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
@@ -27,9 +26,6 @@ SMALL_SUMMAND = 2.0**14
 
 _MASKS = ("MaskedFill", "Where", "LogSoftmax", "Add", "ToCopy", "CopySlices", *PASSING)
 """Operators whose output may have -Inf without a fault, as a mask or the logarithm of a probability of zero."""
-
-_RESHAPING = ("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias")
-"""Operators whose output has the elements of the input in the same order. A linear layer reshapes its input so."""
 
 _PRODUCTS = ("Mm", "Bmm")
 _OPAQUE = "CompiledFunction"
@@ -72,7 +68,7 @@ class _Graph:
             for position, behind in enumerate(node.inputs):
                 if behind >= 0:
                     self.consumers[behind].append((at, position))
-        self.numbers = [self._read(at) for at in range(len(nodes))]
+        self.numbers = outputs_of(nodes, self.consumers)
         self.numbers[-1] = measured(root)
 
     def culprit(self) -> int | None:
@@ -148,37 +144,20 @@ class _Graph:
             and known[0].absmax < SMALL_SUMMAND
         )
 
+    def made_inside(self, at: int) -> bool:
+        """Whether an operator made a NaN or Inf from inputs that were all read and finite."""
+        node = self.nodes[at]
+        return bool(node.inputs) and all(
+            _is_finite(self.numbers[behind] if behind >= 0 else _of_operand(node, position))
+            for position, behind in enumerate(node.inputs)
+        )
+
     def has_no_targets(self, at: int) -> bool:
         """Whether an operator is a mean of a criterion over no targets."""
         if no_targets.is_mean_over_none(self.nodes[at]):
             return True
         root = self.numbers[-1]
         return root is not None and root.nans > 0 and no_targets.is_quotient_of_none(self.nodes, at)
-
-    def _read(self, at: int) -> Numbers | None:
-        """Reads an output where it is saved: with its operator, as an operand of the next, or computed again."""
-        node = self.nodes[at]
-        if node.parameter is not None:
-            return measured(node.parameter)
-        tensor = self._saved(at)
-        return measured(again(node) if tensor is None else tensor)
-
-    def _saved(self, at: int) -> torch.Tensor | None:
-        node = self.nodes[at]
-        if node.result is not None:
-            return node.result
-        saved = (self._as_operand(node, *use) for use in self.consumers[at])
-        reshaped = (self._saved_reshaped(node, consumer) for consumer, _ in self.consumers[at])
-        return next((tensor for tensor in chain(saved, reshaped) if tensor is not None), None)
-
-    def _saved_reshaped(self, node: Node, consumer: int) -> torch.Tensor | None:
-        tensor = self._saved(consumer) if self.nodes[consumer].kind in _RESHAPING else None
-        is_whole = tensor is not None and tensor.numel() == math.prod(node.shape)
-        return tensor.reshape(node.shape) if tensor is not None and is_whole else None
-
-    def _as_operand(self, node: Node, consumer: int, position: int) -> torch.Tensor | None:
-        tensor = self.nodes[consumer].operand_of_input(position)
-        return tensor if tensor is not None and tuple(tensor.shape) == node.shape else None
 
     def _bad(self) -> list[bool]:
         """Whether each output is not finite. Of an unknown one, whether an operand is not."""
@@ -249,9 +228,24 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "reason": reason,
             "confidence": "graph",
             "hidden": node.is_hidden,
+            "made_inside": place["kind"] == "forward" and not reason and graph.made_inside(at),
             "line": line_of(node.grad_fn),
         }
     )
+
+
+def _is_finite(numbers: Numbers | None) -> bool:
+    return numbers is not None and not numbers.bad
+
+
+def _of_operand(node: Node, position: int) -> Numbers | None:
+    """The numbers of an operand that no operator of the graph made, which may be a number."""
+    for name, operand in node.operands.items():
+        if node.position(name) == position and isinstance(operand, int | float | torch.Tensor):
+            return measured(
+                torch.as_tensor(operand, dtype=None if isinstance(operand, torch.Tensor) else torch.float64)
+            )
+    return None
 
 
 def _counts(node: Node, numbers: Numbers) -> dict[str, Any]:

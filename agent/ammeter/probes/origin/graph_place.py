@@ -9,9 +9,14 @@ import torch
 
 from ammeter.probes.origin.graph_nodes import Node
 
-PASSING = (
+SELECTING = (
     *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),
     *("Transpose", "Select", "Slice", "Expand", "AsStrided", "Split", "Chunk", "Unbind", "Index", "Neg"),
+)
+"""Operators whose output consists of elements of the input."""
+
+PASSING = (
+    *SELECTING,
     *("Relu", "LeakyRelu", "Threshold", "MaxPool2D", "MaxPool2DWithIndices"),
 )
 """Operators whose output has a NaN or an Inf only if an input has one."""

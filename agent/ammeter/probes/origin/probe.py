@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.journal.directives import Directives
-from ammeter.probes.origin import culprit, frontier, replay
+from ammeter.probes.origin import culprit, replay
 from ammeter.probes.origin.hook_windows import HookWindows
-from ammeter.probes.origin.inputs import Inputs
+from ammeter.probes.origin.inputs import Argument
 from ammeter.probes.origin.replay import ForwardCall, capture
+from ammeter.probes.origin.step_readings import StepReadings, preferred
 from ammeter.probes.origin.visits import Visits
 from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
@@ -41,18 +42,6 @@ A scaler that calibrates its scale skips single steps, so one bad step is not en
 """
 
 
-class _Step:
-    """The readings that concern the origin in one step."""
-
-    __slots__ = ("inputs", "last_of_window", "replayed", "visits", "was_read")
-
-    def __init__(self) -> None:
-        self.inputs = Inputs()
-        self.visits: Visits | None = None
-        self.replayed: Visits | None = None
-        self.was_read = self.last_of_window = False
-
-
 class Origin:
     name = "origin"
 
@@ -66,6 +55,7 @@ class Origin:
         self._bad_since = 0
         self._bad_steps = 0
         self._bad_in_window = False
+        self._usual: frozenset[Argument] | None = None
         self._reported: dict[tuple[Any, ...], int] = {}
         self._reported_unknown: set[str] = set()
 
@@ -86,15 +76,15 @@ class Origin:
 
     def skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """Reads a skipped step while its inputs still exist."""
-        step: _Step | None = self._session.row.raw.get("origin")
+        step: StepReadings | None = self._session.row.raw.get("origin")
         if step is not None:
             self._read_after_backward(self._session.row, step, bad=True)
 
     def apply_fast_step(self, row: Row, fast_step: FastStep, is_open: bool) -> None:
         called = self._session.forward.take_last() if is_open else None
         if called and self._session.working and "origin" not in row.raw:
-            step = row.raw["origin"] = _Step()
-            step.inputs.remember(*called, passes=fast_step.passes or fast_step.backwards or 1)
+            step = row.raw["origin"] = StepReadings()
+            step.inputs.remember(*called, (fast_step.passes or fast_step.backwards or 1) - 1)
 
     def wants_full_step(self) -> bool:
         """Checks for directives on the fast path, where no forward pass is observed.
@@ -116,7 +106,7 @@ class Origin:
             self._hooks.pop().remove()
 
     def finish(self, row: Row) -> None:
-        step: _Step | None = row.raw.pop("origin", None)
+        step: StepReadings | None = row.raw.pop("origin", None)
         of_loss: dict[str, Any] | None = row.raw.pop("loss_origin", None)
         nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
         loss_is_finite = math.isfinite(row.loss or 0.0)
@@ -127,19 +117,21 @@ class Origin:
             self._update_window(step, good)
         if good:
             self._bad_steps = 0
+            if self._usual is None and step and step.inputs.readings:
+                self._usual = step.inputs.nonfinite()
             return
         self._bad_since = row.step if not self._bad_steps else self._bad_since
         self._bad_steps += 1
-        origin = self._find_origin(step, nonfinite, loss_is_finite)
-        if origin is None or (of_loss and of_loss["reason"] == "targets"):  # which modules do not show
-            origin = of_loss
+        backwards, usual = row.raw.get("micro_batches", 0), self._usual or frozenset()
+        origin = step.find_origin(nonfinite, loss_is_finite, backwards, usual) if step else None
+        origin = preferred(origin, of_loss)
         for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
             if found:
                 self._emit_found(row, found)
         if not loss_is_finite or self._bad_steps >= HOOK_AFTER_BAD_STEPS:
             self._request_hooks(row, step, origin)
 
-    def _update_window(self, step: _Step, good: bool) -> None:
+    def _update_window(self, step: StepReadings, good: bool) -> None:
         self._bad_in_window = self._bad_in_window or not good
         if step.last_of_window:
             if not self._bad_in_window:
@@ -151,14 +143,14 @@ class Origin:
         row = self._session.row
         if row.began >= self._directives.due:
             self._apply_directives()
-        step: _Step | None = row.raw.get("origin")
+        step: StepReadings | None = row.raw.get("origin")
         if step is None:
-            step = row.raw["origin"] = _Step()
+            step = row.raw["origin"] = StepReadings()
             if self._calls:
                 self._calls.clear()
         if self._session.replay:
             self._calls.append(capture(module, args, kwargs))
-        step.inputs.remember(module, args, kwargs)
+        step.inputs.remember(module, args, kwargs, row.raw.get("micro_batches", 0))
         if self._windows.is_on(row.step) and not is_compiled(module):
             self._session.fast_path.avoid()
             model = innermost(module)
@@ -170,7 +162,7 @@ class Origin:
     def _after_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
         """Removes the hooks. Not guarded, so it also runs after a fault has switched off the probe."""
         self.remove()
-        step: _Step | None = self._session.row.raw.get("origin")
+        step: StepReadings | None = self._session.row.raw.get("origin")
         if step and step.visits:
             step.visits.leave()
 
@@ -189,21 +181,29 @@ class Origin:
 
     def _read_step(self, optimizer: torch.optim.Optimizer) -> None:
         row = self._session.row
-        step: _Step | None = row.raw.get("origin")
-        if step is None or (row.scaler_used and not step.visits):  # with a scaler, skipped() reports the bad step
+        step: StepReadings | None = row.raw.get("origin")
+        if step is None or optimizer not in self._session.watched.optimizers:
             return
-        if optimizer in self._session.watched.optimizers:
+        if self._usual is None:
+            self._read_usual(row, step)
+        if not row.scaler_used or step.visits:  # with a scaler, skipped() reports the bad step
             self._read_after_backward(row, step, bad=_loss_is_bad(row))
             self._calls.clear()
 
+    def _read_usual(self, row: Row, step: StepReadings) -> None:
+        """Reads the inputs of a first step, because some models replace NaN in their inputs."""
+        if step.inputs.readings is None:
+            for transfer in step.inputs.read().send():
+                row.later("origin", transfer)
+
     def _after_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         row = self._session.row
-        step: _Step | None = row.raw.get("origin")
+        step: StepReadings | None = row.raw.get("origin")
         if step is not None and _loss_is_bad(row):
             self._read_after_backward(row, step, bad=True)
         self._calls.clear()
 
-    def _read_after_backward(self, row: Row, step: _Step, *, bad: bool) -> None:
+    def _read_after_backward(self, row: Row, step: StepReadings, *, bad: bool) -> None:
         """Reads a step after backward, while the inputs exist and the weights are unchanged."""
         if not bad and step.visits is None:
             return
@@ -216,7 +216,7 @@ class Origin:
         for transfer in [transfer for readings in was_read if readings for transfer in readings.send()]:
             row.later("origin", transfer)
 
-    def _replay(self, row: Row, step: _Step) -> None:
+    def _replay(self, row: Row, step: StepReadings) -> None:
         """Replays the forward passes of the step, between backward and update()."""
         if self._calls and step.visits is None and self._replays < replay.MAX_REPLAYS:
             self._replays += 1
@@ -225,20 +225,7 @@ class Origin:
             except replay.Refused as refused:
                 self._emit_unknown(row, f"replay: {refused}")
 
-    def _find_origin(self, step: _Step | None, nonfinite: dict[str, Any] | None, loss_is_finite: bool) -> Any:
-        origin = step.inputs.first_nonfinite() if step else None
-        if origin is None and step and step.visits:
-            step.visits.closed = True
-            origin = culprit.find_origin(step.visits, "hooks", loss_is_finite=loss_is_finite)
-        if origin is None and step and step.replayed:
-            origin = culprit.find_origin(step.replayed, "replay", loss_is_finite=loss_is_finite)
-        if origin is None and nonfinite and loss_is_finite:
-            origin = frontier.find_origin(nonfinite)
-            if origin is None and step and step.visits:
-                origin = frontier.last_nonfinite(nonfinite)
-        return origin
-
-    def _request_hooks(self, row: Row, step: _Step | None, origin: dict[str, Any] | None) -> None:
+    def _request_hooks(self, row: Row, step: StepReadings | None, origin: dict[str, Any] | None) -> None:
         """Arms a window of hooks unless the origin is known precisely.
 
         The frontier names a module with weights; hooks also find operators between it and the next such module. The
@@ -275,7 +262,8 @@ class Origin:
         key = (*map(origin.get, ("kind", "module", "tensor", "input", "line")), method)
         if row.step - self._reported.get(key, -REPEAT_STEPS) >= REPEAT_STEPS:
             self._reported[key] = row.step
-            row.events.append(("origin.found", {**origin, "since": self._since(row)}))
+            data = {name: value for name, value in origin.items() if name != "made_inside"}
+            row.events.append(("origin.found", {**data, "since": self._since(row)}))
 
     def _emit_unknown(self, row: Row, reason: str) -> None:
         if reason not in self._reported_unknown:

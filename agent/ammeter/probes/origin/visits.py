@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ammeter.probes.origin.floats import Readings, inside, version
+from ammeter.probes.origin.inputs import is_data, name_of
 from ammeter.torch_hooks.forward_calls import hookable
 from ammeter.torch_hooks.targets import plain_name
 
@@ -32,6 +33,7 @@ class Visit:
         first: number of visits when the call began.
         last: number of visits when the call ended, -1 before that.
         inputs: indices of the tensors' statistics in Visits.readings, as in outputs and weights.
+        data: (index, name) of the inputs that no model of the step made, only for the model itself.
         weights: (name, index) of the module's own parameters and buffers.
         buffers: names of its buffers.
         dtypes: dtypes of the outputs.
@@ -44,6 +46,7 @@ class Visit:
     first: int
     last: int = -1
     inputs: list[int] = field(default_factory=list)
+    data: list[tuple[int, str]] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     weights: list[tuple[str, int]] = field(default_factory=list)
     buffers: frozenset[str] = frozenset()
@@ -69,6 +72,7 @@ class Visits:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._weights: dict[int, list[tuple[str, int]]] = {}
         self._hooked: set[int] = set()
+        self._outputs: list[weakref.ref[torch.Tensor]] = []
         self._names: dict[int, str] = {}
 
     def enter(self, model: torch.nn.Module, prefix: str, guard: Guard) -> Iterator[Any]:
@@ -93,10 +97,20 @@ class Visits:
         visit = Visit(name, type(module).__name__, parent, len(self.visits))
         for _, tensor in inside((args, kwargs)):
             visit.inputs.append(self._index(tensor))
+        if parent < 0:
+            visit.data = self._data(module, args, kwargs)
         visit.weights = self._weights_of(module)
         visit.buffers = frozenset(module._buffers)
         self._open.append((id(module), len(self.visits)))
         self.visits.append(visit)
+
+    def _data(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, str]]:
+        made = {output.data_ptr() for ref in self._outputs if (output := ref()) is not None}
+        named = [(name_of(module, position), value) for position, value in enumerate(args)] + [*kwargs.items()]
+        tensors = ((f"{name}{path}", tensor) for name, value in named for path, tensor in inside(value))
+        return [
+            (self._index(tensor), name) for name, tensor in tensors if is_data(tensor) and tensor.data_ptr() not in made
+        ]
 
     def _ended(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         while self._open and self._open[-1][0] != id(module):
@@ -111,6 +125,8 @@ class Visits:
             visit.dtypes.append(str(tensor.dtype).removeprefix("torch."))
             visit.op = visit.op or (tensor.grad_fn.name() if tensor.grad_fn is not None else "")
             self._hook_backward(tensor, index)
+            if visit.parent < 0:
+                self._outputs.append(weakref.ref(tensor))
         visit.last = len(self.visits)
         self.ended.append(at)
 

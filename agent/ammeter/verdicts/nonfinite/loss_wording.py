@@ -120,7 +120,12 @@ def _check(state: State) -> str:
         sample = f", sample {origin.sample}," if origin.sample >= 0 else ""
         return (
             f"Check the data of step {origin.step}: {origin.argument}{sample} contains NaN or Inf. Remove or clamp such"
-            " samples where they are loaded."
+            " samples where they are loaded or computed."
+        )
+    if origin.reason == "constant":
+        return (
+            f"Check what {origin.line or origin.place} receives at step {origin.step} besides its inputs in the graph: "
+            "targets, masks, weights of samples, and results that were computed without gradients or detached."
         )
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
         return (

@@ -55,18 +55,37 @@ def is_masked_row(origin: NonfiniteOrigin) -> bool:
 def _conclude(state: State) -> Finding:
     origin = state.origin
     certain = origin.type in SOFTMAX_MODULES or origin.reason == "row"
-    title = f"A fully masked row makes {origin.place} return NaN"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=title if certain else f"{origin.place} returns NaN, as for a fully masked row",
+        title=_title(origin, certain),
         cause=_cause(origin, certain),
-        fix=f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True"
-        " excludes, masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If masks are"
-        " added to the scores, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16.",
+        fix=_fix(origin),
         module=origin.module or None,
         evidence=_evidence(origin),
         **lifecycle_fields(state.opened),
+    )
+
+
+def _title(origin: NonfiniteOrigin, certain: bool) -> str:
+    if origin.reason == "row":
+        return f"A row whose sum is 0 makes {origin.place} return NaN"
+    if certain:
+        return f"A fully masked row makes {origin.place} return NaN"
+    return f"{origin.place} returns NaN, as for a fully masked row"
+
+
+def _fix(origin: NonfiniteOrigin) -> str:
+    if origin.reason == "row":
+        return (
+            f"In {origin.place}, add an eps to the sum before the division, such as"
+            " x / (x.sum(-1, keepdim=True) + 1e-6), or 1e-3 in float16. If a mask zeroes such rows, unmask rows that"
+            " are masked completely, or leave them out of the loss."
+        )
+    return (
+        f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True excludes,"
+        " masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If masks are added to the"
+        " scores, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16."
     )
 
 
@@ -75,7 +94,7 @@ def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
     if origin.reason == "row":
         return (
             f"{origin.place}{op} divides each row by its sum. It returned {origin.nans} NaN and no Inf from inputs that"
-            " are finite, as 0/0 does for a row of which the mask leaves nothing."
+            " are finite, as 0/0 does for a row of zeros, with or without a mask."
         )
     sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
     unread = "" if certain else " The scores themselves were not read; check the mask for such a row."

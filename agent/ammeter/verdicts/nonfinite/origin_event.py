@@ -101,7 +101,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     def words(self) -> str:
         """Returns one sentence with a leading space; empty while nothing is known."""
         if self.kind == "input":
-            return f" The first NaN or Inf was in {self.argument}{self._where()}."
+            return f" {self.argument[0].upper()}{self.argument[1:]} contained NaN or Inf already{self._where()}."
         if self.kind == "weights":
             kind = "buffer of the model" if self.buffer else "weight"
             return f" The first NaN or Inf was in {self.tensor or self.place}, a {kind}."
@@ -125,8 +125,8 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
             if self.reason == "constant":
                 most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
                 return (
-                    f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} received a NaN or Inf that no"
-                    f" weight made, such as a target or a mask{most}.{line}"
+                    f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} received a NaN or Inf from"
+                    f" outside its graph: a target, a mask or a detached result{most}.{line}"
                 )
             return (
                 f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"

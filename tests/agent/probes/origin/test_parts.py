@@ -20,7 +20,6 @@ from ammeter.probes.origin.hook_windows import (
     WINDOW_STEPS,
     HookWindows,
 )
-from ammeter.probes.origin.inputs import Inputs
 
 NAN, INF = math.nan, math.inf
 
@@ -108,53 +107,6 @@ def test_what_holds_itself_ends() -> None:
     loop: list[Any] = [torch.ones(1)]
     loop.append(loop)
     assert floats.MAX_DEPTH == len(list(inside(loop)))
-
-
-class Net(torch.nn.Module):
-    def forward(self, image: torch.Tensor, *rest: Any, mask: Any = None) -> torch.Tensor:
-        return image
-
-
-def looked(*args: Any, **kwargs: Any) -> Any:
-    inputs, model = Inputs(), Net()
-    inputs.remember(model, args, kwargs)
-    inputs.read()
-    found = inputs.first_nonfinite()
-    return found and (found["input"], found["nans"], found["infs"], found["sample"])
-
-
-BAD = torch.tensor([[0.0, 0.0], [NAN, INF]])
-
-
-def test_the_argument_that_is_not_finite_is_named() -> None:
-    assert ("image", 1, 1, 1) == looked(BAD)
-    assert ("args[2]", 1, 1, 1) == looked(torch.ones(2), 5, BAD)
-    assert ("mask['deep'][0]", 1, 1, 1) == looked(torch.ones(2), mask={"deep": [BAD]})
-    assert looked(torch.ones(2), torch.arange(3)) is None
-
-
-def test_the_infinities_of_a_mask_are_no_fault_of_the_input() -> None:
-    assert looked(torch.ones(2), torch.full((2, 2), -INF).triu(1)) is None
-
-
-def test_inputs_are_held_weakly_and_not_trusted_after_a_change_in_place() -> None:
-    inputs, model = Inputs(), Net()
-    gone, changed = BAD.clone(), BAD.clone()
-    inputs.remember(model, (gone, changed), {})
-    del gone
-    changed.add_(1)
-    inputs.read()
-    assert inputs.first_nonfinite() is None
-
-
-def test_the_first_forward_pass_with_a_bad_input_is_told() -> None:
-    inputs, model, kept = Inputs(), Net(), [torch.ones(2), BAD, BAD.clone()]
-    for tensor in kept:
-        inputs.remember(model, (tensor,), {})
-    inputs.read()
-    found = inputs.first_nonfinite()
-    assert found is not None
-    assert 1 == found["micro_batch"]
 
 
 def event(count: int, finite_after: int, finite: int, last: str = "blocks.2.fc.weight") -> dict[str, Any]:

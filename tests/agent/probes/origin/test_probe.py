@@ -220,3 +220,15 @@ def test_peaks_name_the_modules_nearest_to_the_largest_float16(tmp_path: Path) -
     assert {"module": "body", "absmax": 32752.0, "share": 0.5} in peaks["modules"]
     shares = [peak["share"] for peak in peaks["modules"]]
     assert sorted(shares, reverse=True) == shares
+
+
+def test_the_value_that_masks_scores_is_no_peak(tmp_path: Path) -> None:
+    def before(step: int, network: Network) -> None:
+        if step == 0:
+            layer = network.model.get_submodule("body")
+            least = torch.finfo(torch.float16).min
+            layer.register_forward_hook(lambda module, args, output: output.masked_fill(output > 0, least) + 1)
+
+    recorded = train(convolutions, tmp_path, before=before, spoil=lambda step, loss: loss * NAN if step == 0 else loss)
+    (peaks,) = recorded.of("activation.peaks")
+    assert max(peak["share"] for peak in peaks["modules"]) < 0.5

@@ -87,6 +87,13 @@ class Attending(torch.nn.Module):
         return weights @ x.to(weights.dtype)
 
 
+def test_a_row_of_zeros_needs_no_mask() -> None:
+    data = {"module": "layer", "op": "DivBackward0", "absmax": 3.0, "nans": 6, "reason": "row"}
+    finding = told(**data)["masked-row-nan"]
+    assert "A row whose sum is 0 makes layer return NaN" == finding.title
+    assert finding.fix.startswith("In layer, add an eps to the sum")
+
+
 @pytest.mark.parametrize("empty", [True, False])
 def test_a_real_sequence_that_is_all_padding_is_named(empty: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)

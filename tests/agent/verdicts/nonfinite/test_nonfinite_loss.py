@@ -100,7 +100,7 @@ def test_an_argument_that_was_not_finite_is_named_with_its_micro_batch_and_sampl
     data = {"kind": "input", "module": "", "input": "batch['image']", "micro_batch": 1, "sample": 3, "absmax": 7.5}
     finding = found(stream.event("origin.found", **data, nans=2, infs=0, dtype="float32", confidence="inputs", since=0))
     assert (
-        "The first NaN or Inf was in the model's argument batch['image'] (micro-batch 1, sample 3, counted from 0);"
+        "The model's argument batch['image'] contained NaN or Inf already (micro-batch 1, sample 3, counted from 0);"
         " its finite values are at most 7.5." in finding.cause
     )
     assert (
@@ -189,7 +189,7 @@ def test_a_real_run_names_the_argument_that_its_loader_gave(tmp_path: Path) -> N
             optimizer.zero_grad()
     finding = seen.findings()["nonfinite-loss"]
     assert 5 == finding.first_step
-    assert "The first NaN or Inf was in the model's argument weight (micro-batch 0, sample 4" in finding.cause
+    assert "The model's argument weight contained NaN or Inf already (micro-batch 0, sample 4" in finding.cause
     assert "The step was skipped, so no weight was changed; buffers" in finding.cause
 
 

@@ -90,13 +90,18 @@ class Newcomers:
         if is_wrapped(optimizer, watched.optimizers):
             return None
         known = [watched.knows(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-        if not known or not all(known):
+        if not known or not (all(known) or _parameters(optimizer) <= self._present()):
             if self.find_models is not None and self._foreign < MAX_FOREIGN_OPTIMIZERS:
                 self._foreign += 1
                 return self.find_models(optimizer)
             if self.find_models is not None or not any(known):
                 return None
         return []
+
+    def _present(self) -> set[int]:
+        """Returns the ids of the parameters that the watched models have now, with those of a part that is new."""
+        models = (ref() for ref in self._session.watched.models)
+        return {id(parameter) for model in models if model is not None for parameter in model.parameters()}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:

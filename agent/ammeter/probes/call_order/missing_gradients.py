@@ -15,7 +15,7 @@ import torch
 
 from ammeter.probes.call_order.marks import nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
-from ammeter.tensors.hidden_reads import unseen
+from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import call_site, patch
 from ammeter.torch_hooks.closures import closure_in
 
@@ -38,6 +38,9 @@ MAX_NODES = 8192
 MAX_GRAD_CALLS = 64
 """Calls of torch.autograd.grad() whose graphs are searched in a program that never calls backward()."""
 
+SAMPLED_NUMBERS = 8
+"""Numbers of a parameter that are compared from step to step while no gradient exists."""
+
 MAX_NAMED_TENSORS = 5
 """Tensors that an event names, so that it stays small."""
 
@@ -50,7 +53,8 @@ class Account:
         empty: steps in a row without a gradient.
         first: step of the run with the first of these.
         had_gradient: whether any step had a gradient.
-        versions: versions of the parameters at the first of the empty steps.
+        versions: versions and sampled numbers of the parameters at the first of the empty steps. A program that
+            updates its weights through `.data` changes no version.
         replaced: whether the last search found replaced parameters.
     """
 
@@ -59,7 +63,7 @@ class Account:
     def __init__(self) -> None:
         self.steps = self.empty = self.first = 0
         self.had_gradient = self.replaced = False
-        self.versions: tuple[int, ...] = ()
+        self.versions: tuple[float, ...] = ()
 
 
 class Missing:
@@ -178,7 +182,7 @@ class Missing:
         if not trained or self._backward_line == "":
             self._searches = True  # nothing has run backward yet, so that no gradient can exist
             return
-        versions = tuple(map(_version, trained))
+        versions = (*map(_version, trained), *unseen(lambda: _sampled(trained), ()))
         if not account.empty or versions != account.versions:  # an optimizer of the program may need no gradients
             account.empty, account.first, account.versions = 0, self._session.row.step, versions
         account.empty += 1
@@ -284,6 +288,12 @@ def _version(parameter: torch.Tensor) -> int:
         return parameter._version
     except RuntimeError:  # a parameter made in inference mode has no version
         return 0
+
+
+def _sampled(trained: list[torch.Tensor]) -> list[float]:
+    """Returns some numbers of the first and the last parameter, if they are on the host."""
+    chosen = [tensor for tensor in (trained[0], trained[-1]) if tensor.is_cpu and has_numbers(tensor)]
+    return [number for tensor in chosen for number in tensor.detach().reshape(-1)[:SAMPLED_NUMBERS].tolist()]
 
 
 def _tensors(output: Any, depth: int = 3) -> Iterator[torch.Tensor]:

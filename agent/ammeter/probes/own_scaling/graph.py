@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,13 @@ MAX_NODES = 1024
 """Nodes of the graph that are examined."""
 
 
+MAX_SHAPED_NODES = 8
+"""First nodes of the graph whose shapes are kept: the criterion, and what it compares."""
+
+MAX_DIMENSIONS = 6
+"""Shapes with more dimensions are left out."""
+
+
 class Graph(NamedTuple):
     """Properties of a graph.
 
@@ -21,11 +30,22 @@ class Graph(NamedTuple):
         is_float16: whether gradients flow in float16.
         constants: factors and divisors in the graph.
         has_program_function: whether the loss passes a Function of the program before its graph branches.
+        shapes: shapes of the tensors near the loss.
     """
 
     is_float16: bool = False
     constants: tuple[float, ...] = ()
     has_program_function: bool = False
+    shapes: frozenset[tuple[int, ...]] = frozenset()
+
+    def counts(self, factor: float) -> bool:
+        """Whether a factor is the number of elements along some dimensions, as of the pixels of an image."""
+        return any(
+            math.prod(chosen) == factor
+            for shape in self.shapes
+            for count in range(1, len(shape) + 1)
+            for chosen in combinations(shape, count)
+        )
 
     def may_hide(self, scale: float) -> bool:
         """Whether the loss may be multiplied by the scale where its factors do not show it."""
@@ -43,14 +63,17 @@ def examine(tensors: Any) -> Graph:
 
 
 def _examined(root: Any, graph: Graph) -> Graph:
-    is_float16, constants = graph.is_float16, list(graph.constants)
-    for node in nodes(root, MAX_NODES):
+    is_float16, constants, shapes = graph.is_float16, list(graph.constants), set(graph.shapes)
+    for number, node in enumerate(nodes(root, MAX_NODES)):
         metadata = getattr(node, "_input_metadata", ())
+        if number < MAX_SHAPED_NODES:
+            shapes.update(tuple(entry.shape) for entry in metadata if len(entry.shape) <= MAX_DIMENSIONS)
         is_float16 = is_float16 or any(entry.dtype is torch.float16 for entry in metadata)
         constant = constant_of(node)
         if constant is not None:
             constants.append(constant)
-    return Graph(is_float16, tuple(constants), graph.has_program_function or _passes_program_function(root))
+    has_program_function = graph.has_program_function or _passes_program_function(root)
+    return Graph(is_float16, tuple(constants), has_program_function, frozenset(shapes))
 
 
 def _passes_program_function(node: Any) -> bool:

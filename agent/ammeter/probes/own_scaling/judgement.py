@@ -136,7 +136,8 @@ class Judgement:
         usual = max((scale for scale in _candidates(last) if _is_usual(scale)), default=0.0)
         may_hide = self._may_hide(last, divisor)
         is_not_scaled = last.is_plain and not (may_hide or _candidates(last) or divisor in (0, len(use.passes)))
-        is_not_divided = usual > 0 and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual, use.rate)
+        is_scale = usual > 0 and not self._graph.counts(usual)
+        is_not_divided = is_scale and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual, use.rate)
         if not self._graph.is_float16 or not (is_not_scaled or is_not_divided):
             self._constant = self._constant if may_hide else 0
             return

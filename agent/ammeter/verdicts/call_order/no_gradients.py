@@ -150,8 +150,8 @@ def _cause(state: State, caller: str | None, tensors: list[str]) -> str:
 _CAUSES = {
     "other-parameters": "{optimizer} steps parameters that are not those of the trained model{named}, and none{many}"
     " has a gradient: the model was created again, copied or converted after the optimizer.",
-    "replaced": "parts of the model were replaced after {optimizer} was created: {named} have gradients and belong to"
-    " no optimizer, and tensors of the optimizer are no longer the model's and have no gradient.",
+    "replaced": "parts of the model were replaced after {optimizer} was created: the new ones{named} have gradients and"
+    " belong to no optimizer of the run, and tensors of the optimizer are no longer the model's and have no gradient.",
     "frozen": "none of the parameters of {optimizer}{named} requires a gradient, so its steps skip all of them.",
     "no-graph-of-output": "the forward pass{at} recorded no graph, so none{many} of {optimizer} can get a"
     " gradient: it ran under torch.no_grad() or inference_mode(), or its parameters do not require gradients.",

@@ -61,9 +61,10 @@ def small_after_division(data: dict[str, Any]) -> Text:
     return Text(
         f"The gradients that reached {data.get('optimizer')} were {left:.2g} of their usual size, although backward()"
         f" had produced gradients of the usual size, multiplied by the program's own loss scale of {_scale(data)}. All"
-        " sampled elements shrank alike, by more than that scale: their norm was limited before they were divided.",
+        " sampled elements shrank alike, by more than that scale, as they do if their norm is limited before they are"
+        " divided.",
         "Find the code that limits the gradients between backward() and step(), and divide the gradients by the scale"
-        " before it.",
+        " before it. If the program makes them smaller on purpose, silence this verdict.",
     )
 
 

@@ -225,7 +225,7 @@ def severity(state: Weights) -> Severity:
 
 def title(state: Weights) -> str:
     if state.parting.equal >= 0 and not state.parting.has_moved:
-        return "Each rank trains a model of its own"
+        return "The ranks no longer have the same weights"
     if state.differing_count == state.ranks:
         return "The weights of the ranks differ"
     subject = wording.sentence(ranks_text(state.differing, state.differing_count))
@@ -249,8 +249,8 @@ def cause(state: Weights) -> str:
         until = "later comparison" if state.opened.active else f"comparison until step {state.opened.last}"
         return (
             f"{before}, but before step {parting.since} and in every {until} they differ.{gradients}"
-            " Gradients are not averaged over the ranks, or are changed on single ranks after that, so each rank trains"
-            " a model of its own."
+            " At least some gradients are not averaged over the ranks, or are changed on single ranks after that. Ranks"
+            " that average their weights rarely look the same between two averages."
         )
     apart = f"{before} and different before step {parting.since} and later.{gradients}"
     if not state.shares:

@@ -118,6 +118,25 @@ def test_an_optimizer_that_divides_by_itself_is_right(divides: bool, tmp_path: P
     assert ("gradients-not-unscaled" in found(program, tmp_path)) is not divides
 
 
+class PerSample(Program):
+    """Multiplies a mean by the number of its elements, 4096, and divides nothing."""
+
+    def loss(self) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            output = self.model(torch.randn(8, 12)).repeat(16, 11)[:, :32]
+        return torch.nn.functional.mse_loss(output.float(), torch.randn(128, 32)) * 4096.0
+
+    def backward(self, step: int) -> None:
+        self.loss().backward()  # type: ignore[no-untyped-call]
+
+    def divide(self, step: int) -> None:
+        pass
+
+
+def test_a_factor_that_counts_elements_is_no_scale_of_undivided_gradients(tmp_path: Path) -> None:
+    assert "gradients-not-unscaled" not in found(PerSample(), tmp_path)
+
+
 @pytest.mark.parametrize("kind", [Clipped, ClippedByHand])
 def test_one_clip_before_the_division_is_found(kind: type[Clipped], tmp_path: Path) -> None:
     findings = found(kind(COURSES["once"]), tmp_path)

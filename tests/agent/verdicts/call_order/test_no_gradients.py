@@ -251,6 +251,7 @@ def test_a_part_that_is_newer_than_the_optimizer_is_found(tmp_path: Path) -> Non
     finding = trained(tmp_path, new_head, 12, budget=1.0).findings()[NAME]
     assert "replaced" == finding.evidence["reason"]
     assert ["last.weight", "last.bias"] == finding.evidence["tensors"]
+    assert "the new ones (last.weight, last.bias) have gradients and belong to no optimizer of the run" in finding.cause
     assert "add_param_group" in finding.fix
 
 

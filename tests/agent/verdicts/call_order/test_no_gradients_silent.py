@@ -161,6 +161,38 @@ def closures(folder: Path) -> Seen:
     return watched(folder, model, optimizer, lambda _: optimizer.step(closure), 6)  # type: ignore[no-untyped-call]
 
 
+def a_new_part_with_an_optimizer_of_its_own(folder: Path) -> Seen:
+    """As in class-incremental learning: the head is replaced, and trained at another rate."""
+    model = Model()
+    optimizers = [sgd(model)]
+
+    def step(number: int) -> None:
+        if number == 6:
+            model.last = torch.nn.Linear(24, 3)
+            optimizers.append(torch.optim.SGD(model.last.parameters(), lr=0.2))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        backward(loss_of(model))
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return watched(folder, model, optimizers[0], step, 40)
+
+
+def updates_through_data(folder: Path) -> Seen:
+    """The program updates its weights itself, which changes no version; the optimizer carries a schedule only."""
+    model = Model()
+    optimizer = sgd(model)
+
+    def step(_: int) -> None:
+        weights = list(model.parameters())
+        for weight, gradient in zip(weights, torch.autograd.grad(loss_of(model), weights), strict=True):
+            weight.data -= 0.1 * gradient
+        optimizer.step()
+
+    return watched(folder, model, optimizer, step, 20)
+
+
 class Resetting(torch.optim.SGD):
     """As SAM: its step() evaluates the closure, and resets the gradients at its end."""
 
@@ -207,6 +239,7 @@ def gradients_used_in_backward(folder: Path) -> Seen:
 LOOK_ALIKES = (
     *(in_turns, a_frozen_phase, a_detached_phase, a_second_optimizer_that_steps_rarely, adapters),
     *(a_step_without_work_now_and_then, gradients_of_another_network_first, unused_parameters, only_the_head),
+    *(a_new_part_with_an_optimizer_of_its_own, updates_through_data),
     *(closures, closures_whose_gradients_are_reset, gradients_used_in_backward),
 )
 

@@ -70,6 +70,23 @@ def test_a_last_phase_in_float32_on_purpose_is_silent(entered: bool, frozen: boo
     assert NAME not in half_and_then(tmp_path, entered=entered, frozen=frozen).findings()
 
 
+def test_a_phase_for_which_the_program_disables_autocast_is_silent(tmp_path: Path) -> None:
+    """Its validation enters autocast without no_grad(), as before."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with watching(tmp_path, model, optimizer) as seen:
+        for step in range(130):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=step < 60):
+                loss = cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,)))
+            torch.autograd.backward(loss)
+            optimizer.step()
+            with cpu(torch.bfloat16):
+                model(torch.randn(8, 12))
+    assert NAME not in seen.findings()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
 @pytest.mark.parametrize(
     ("context", "scaled", "reason"),

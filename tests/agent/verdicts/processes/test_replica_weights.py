@@ -74,7 +74,7 @@ def test_ranks_that_start_equal_and_never_meet_again_are_a_ticket_after_40_steps
     assert [] == findings(replicas(parting(0), steps=40))
     finding = last(replicas(parting(0), lambda rank, step: 1 + 0.1 * rank))
     assert ("ticket", 0, 40) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "Each rank trains a model of its own" == finding.title
+    assert "The ranks no longer have the same weights" == finding.title
     assert "AMMETER_SILENCE=ranks-disagree" in finding.fix
 
 

@@ -199,7 +199,9 @@ class Requested:
         created = sum(context.created for _, context in contexts)
         if scaler is None:
             if self._has_entered and entered:
-                return "outside" if self._in_float32 >= MIN_OUTSIDE and self._trains_all_at_once() else ""
+                is_asked = bool(self._disabled_line)  # for float32, in this phase
+                is_long = self._in_float32 >= MIN_OUTSIDE
+                return "outside" if is_long and not is_asked and self._trains_all_at_once() else ""
             return "not-entered" if created >= MIN_UNENTERED and not entered else ""
         if entered:
             return "outside"

@@ -21,10 +21,12 @@ class Reset(NamedTuple):
     Attributes:
         optimizer: the optimizer that resets its gradients with this call; None for any other call.
         losses: the losses of a backward pass that begins with this call.
+        closes: the step closes with this call, whether or not all optimizers have stepped.
     """
 
     optimizer: torch.optim.Optimizer | None = None
     losses: Any = None
+    closes: bool = False
 
 
 class OwnScale:

@@ -7,7 +7,8 @@ scaler, or when each scaler that was used has updated, it closes at one of two p
 - a training-mode forward, backward or scale is called after every optimizer has stepped. Several optimizers that
   alternate, as in a GAN, therefore form one step.
 
-A program may skip a step by itself: it resets or changes gradients with NaN or Inf, and their optimizer does not step.
+A program may skip a step by itself: it resets or changes gradients with NaN or Inf, or those of such a loss, and their
+optimizer does not step.
 Such a step closes at the next of these calls, or at update() of the GradScaler whose unscale_() found NaN or Inf.
 
 Calls that an optimizer makes inside its own step() (L-BFGS and its closure) belong to that step. A step that runs none
@@ -290,7 +291,10 @@ class Boundary:
             self._close()
 
     def _close(self) -> None:
+        row, own = self._session.row, self._session.own_scale
         self._used.clear()
         self._updated.clear()
-        if self._session.row.stepped or self._session.row.skipped:
+        if row.stepped and not row.scaler_used and not self._watched.optimizers.at_most_one():
+            row.skipped |= set(map(id, own.given_up(Reset(closes=True))))
+        if row.stepped or row.skipped:
             self._rows.close_step()

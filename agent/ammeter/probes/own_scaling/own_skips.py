@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ammeter.probes.own_scaling.dropped_losses import DroppedLosses
 from ammeter.recording.loss_shares import Parts, own_scale
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks.gradients import gradient
@@ -37,6 +38,8 @@ class OwnSkips:
     def __init__(self, session: ProbeContext, samples: Samples) -> None:
         self._session = session
         self._samples = samples
+        self._dropped = DroppedLosses(session)
+        self.finish = self._dropped.finish
         self._passed: dict[int, _Moment] = {}
         self._bad: dict[int, _Moment] = {}
         """By id of the optimizer: the last gradients after a backward pass, and the last ones with NaN or Inf."""
@@ -61,6 +64,11 @@ class OwnSkips:
 
         Two optimizers that are reset one after the other are given up together.
         """
+        dropped = self._dropped.given_up(reset)
+        return list(dropped) if dropped or reset.closes else self._overflowing(reset)
+
+    def _overflowing(self, reset: Reset) -> list[torch.optim.Optimizer]:
+        """Returns those whose gradients contain NaN or Inf, or may do so."""
         if reset.optimizer is not None:
             row = self._session.row
             moment = row.step, row.raw.get("micro_batches", 0)

@@ -86,6 +86,7 @@ class OwnScaling:
 
     def finish(self, row: Row) -> None:
         """Judges the step and records its scale. A program with a GradScaler has none of its own."""
+        self._skips.finish(row)
         step: ScaledStep | None = row.raw.get(KEY)
         if row.scaler_used or row.raw.get("scaled"):
             self._group.pause()

@@ -24,6 +24,10 @@ UNREAD_STEPS = 50
 """Applied steps that open the verdict without a reading of the gradients: none was read, or the grid is not visible."""
 
 
+EARLY_STEPS = 8
+"""Steps at the beginning that are remembered until autocast is known: the row of the step in which it was entered
+precedes the event."""
+
 WITHOUT_SCALER = "usage.fp16_without_scaler"
 """Its context shows an autocast that was entered before Ammeter observed the program, and is still open."""
 
@@ -40,6 +44,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     grid: bool | None = None
     several: bool = False
     """Whether the run has other ranks: averaging over ranks moves gradients off the grid."""
+    early: tuple[int, ...] = ()
+    """Applied steps before autocast was known, of the first EARLY_STEPS."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -60,7 +66,16 @@ def _event(state: State, event: Event) -> State:
         return _scaled(state) if data.get("enabled") else replace(state, disabled=True)
     is_open = event.name == WITHOUT_SCALER and data.get("autocast") is True
     if is_open or (data.get("dtype") == "float16" and data.get("grad")):
-        return replace(state, half=True, device=str(data.get("device", "")))
+        return _entered(replace(state, half=True, device=str(data.get("device", ""))), event.step)
+    return state
+
+
+def _entered(state: State, step: int) -> State:
+    """Counts the steps since `step` whose rows came before the event."""
+    early = () if state.scaler else state.early
+    state = replace(state, early=())
+    for applied in early:
+        state = _applied(state, applied) if applied >= step else state
     return state
 
 
@@ -79,7 +94,7 @@ def _rows(state: State, rows: View) -> State:
 
 def _unscaled(state: State, rows: View) -> State:
     if not state.half:
-        return state
+        return _early(state, rows)
     sampled = set(sampled_rows(rows).tolist()) if not state.opened.active and not state.several else set()
     for at, (step, (applied,)) in enumerate(rows.records("applied")):
         if at in sampled and (answer := is_half(rows, at)) is not None:
@@ -87,6 +102,13 @@ def _unscaled(state: State, rows: View) -> State:
         if applied > 0:
             state = _applied(state, step)
     return state
+
+
+def _early(state: State, rows: View) -> State:
+    if not len(rows) or int(rows.steps[0]) >= EARLY_STEPS:
+        return state
+    steps = rows.steps[(rows.scalar("applied") > 0) & (rows.steps < EARLY_STEPS)].tolist()
+    return replace(state, early=(*state.early, *steps)) if steps else state
 
 
 def _applied(state: State, step: int) -> State:
@@ -105,7 +127,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="float16 autocast without a loss scale",
+        title="float16 autocast without an enabled GradScaler",
         cause=f"The run trains in float16 autocast on {device} without an enabled GradScaler, so gradients below 2^-24"
         f" become zero and those below 2^-14 lose precision. {_applied_steps(state)}{unused if state.disabled else ''}",
         fix=f"Create scaler = {scaler} once, before the training loop; in each step call scaler.scale(loss).backward(),"

@@ -35,6 +35,10 @@ is a call of the program."""
 MAX_LEVELS = 12
 """Scales with separate counts; a sawtooth has two to four."""
 
+SPARE_BITS = 6
+"""Bits between the largest gradient that was read, at the scale of a skipped step, and 65504, from which an overflow is
+unlikely: the same number as for nonfinite-gradient, which has its source."""
+
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
     scale: float
@@ -58,6 +62,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     factor: float = 1.0
     peak: float = 0.0
     """Largest unscaled |gradient| that was read."""
+    steps_applied: int = 0
+    steps_skipped: int = 0
+    top: float = 0.0
+    """Highest scale of a skipped step. These three include the steps at scales that `levels` has dropped."""
+    dropped: bool = False
+    """Whether it has dropped any. The counts of a scale that came back cover its last steps."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -110,6 +120,7 @@ def _skipped(state: State, step: int) -> State:
         return replace(state, was_skipped=True, streak=0)
     if not state.skips:
         state = replace(state, first_skip=step, levels=(), interval=0, factor=1.0, peak=0.0)
+        state = replace(state, steps_applied=0, steps_skipped=0, top=0.0, dropped=False)
     state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-MIN_SKIPS:])
     if state.opened.active or _stormy(state, step):
         return replace(state, opened=state.opened.at(state.first_skip, step))
@@ -136,17 +147,26 @@ def _applied(state: State, tracker: float, absmax: float) -> State:
 def _with_level(state: State, scale: float, skipped: bool) -> State:
     if not state.skips:
         return state
+    state = _with_totals(state, scale, skipped)
     levels = {level.scale: level for level in state.levels}
     level = levels.get(scale, Level(scale))
     levels[scale] = Level(scale, level.applied + (not skipped), level.skipped + skipped)
     if len(levels) > MAX_LEVELS:
         del levels[min(levels, key=lambda other: (levels[other].applied + levels[other].skipped, other))]
+        state = replace(state, dropped=True)
     return replace(state, levels=tuple(levels[known] for known in sorted(levels)))
 
 
+def _with_totals(state: State, scale: float, skipped: bool) -> State:
+    """Counts the step. A state of an earlier version has its counts in `levels` alone."""
+    applied = max(state.steps_applied, sum(level.applied for level in state.levels))
+    skips = max(state.steps_skipped, sum(level.skipped for level in state.levels))
+    top = max([state.top, *(level.scale for level in state.levels if level.skipped), scale if skipped else 0.0])
+    return replace(state, steps_applied=applied + (not skipped), steps_skipped=skips + skipped, top=top)
+
+
 def _conclude(state: State) -> Finding:
-    applied, skipped = sum(level.applied for level in state.levels), sum(level.skipped for level in state.levels)
-    top = max((level.scale for level in state.levels if level.skipped), default=state.scale)
+    applied, skipped, top = state.steps_applied, state.steps_skipped, state.top
     tolerated = _tolerated_scale(state)
     share = skipped / max(1, applied + skipped)
     spare = math.log2(FLOAT16_MAX / (state.peak * tolerated)) if state.peak > 0 else None
@@ -155,7 +175,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"{wording.percent(share)} of the steps are skipped",
         cause=f"{_why(state)}: {skipped} of {applied + skipped} steps were skipped {state.opened.since}, at scales of"
-        f" up to {wording.scale(top)}. {_levels(state)}",
+        f" up to {wording.scale(top)}. {_unlikely(state)}{_levels(state)}",
         fix=_fix(state, tolerated, spare),
         evidence={
             "skipped_share": round(share, 4),
@@ -166,20 +186,43 @@ def _conclude(state: State) -> Finding:
             "growth_interval": state.interval or None,
             "growth_factor": state.factor if state.factor > 1 else None,
             "headroom_bits": None if spare is None else round(spare, 1),
+            "skips_with_headroom": _skips_with_room(state),
         },
         **lifecycle_fields(state.opened),
     )
 
 
 def _why(state: State) -> str:
+    overflow = "" if _skips_with_room(state) else ", too high for the gradients, which then overflow"
     if state.factor <= 1:
         return "The loss scale does not fall after a skipped step"
     if state.factor > MAX_GROWTH_FACTOR:
-        rise = f"by a factor of up to 2^{math.log2(state.factor):.0f}"
-        return f"The loss scale rises {rise} in one step, too high for the gradients, which then overflow"
+        return f"The loss scale rises by a factor of up to 2^{math.log2(state.factor):.0f} in one step{overflow}"
     steps = "applied step" if state.interval == 1 else f"{state.interval} applied steps"
     every = f" after every {steps}" if state.interval else ""
-    return f"The loss scale grows {state.factor:g}-fold{every}, too high for the gradients, which then overflow"
+    return f"The loss scale grows {state.factor:g}-fold{every}{overflow}"
+
+
+def _skips_with_room(state: State) -> int:
+    """Returns the number of skips at scales that leave usual gradients SPARE_BITS.
+
+    Without a growth tracker it is a program's own scale: its gradients may be clipped before they are read.
+    """
+    if not (state.peak > 0 and state.interval):
+        return 0
+    limit = FLOAT16_MAX / (state.peak * 2**SPARE_BITS)
+    return sum(level.skipped for level in state.levels if level.scale <= limit)
+
+
+def _unlikely(state: State) -> str:
+    """Describes the evidence against an overflow."""
+    skips = _skips_with_room(state)
+    if not skips:
+        return ""
+    return (
+        f"At {skips} of these skips the scale left the largest gradient that was read at least {SPARE_BITS} bits (a"
+        f" factor of {2**SPARE_BITS}) below 65504, so an overflow is unlikely there. "
+    )
 
 
 def _fix(state: State, tolerated: float, spare: float | None) -> str:
@@ -191,7 +234,14 @@ def _fix(state: State, tolerated: float, spare: float | None) -> str:
         f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{headroom}"
     )
     if state.factor > MAX_GROWTH_FACTOR:
-        return f"If the program sets the scale with scaler.update(new_scale=...), remove that call. Otherwise {remedy}"
+        call = "scaler.update(new_scale=...)"
+        remedy = f"if the program sets the scale with {call}, remove that call. Otherwise {remedy}"
+    if _skips_with_room(state):
+        return (
+            f"Repeat the batch of a skipped step, such as step {state.opened.last}, with GradScaler(init_scale=1). If"
+            " its gradients are NaN or Inf there, too, check the backward pass for a square root, norm or division of a"
+            f" value that can be zero. If they are finite, {remedy}"
+        )
     return wording.sentence(remedy)
 
 
@@ -213,7 +263,10 @@ def _levels(state: State) -> str:
     clean = _clean_level(state)
     if clean is None:
         return "At each scale that was tried more than one step in ten was skipped."
-    skipped = f"{clean.skipped} of {clean.applied + clean.skipped} steps were skipped"
+    last = "the last " if state.dropped else ""
+    skipped = f"{clean.skipped} of {last}{clean.applied + clean.skipped} steps were skipped"
+    if _skips_with_room(state):
+        return f"At {wording.scale(clean.scale)} {skipped}."
     return f"At {wording.scale(clean.scale)} {skipped}, so the gradients tolerate about that scale."
 
 

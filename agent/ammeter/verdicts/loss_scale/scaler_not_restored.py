@@ -52,7 +52,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The run was resumed without its loss scale",
+        title="The optimizer was resumed, but its GradScaler starts anew",
         cause=_cause(state, caller),
         fix=_fix(state),
         caller=caller,
@@ -68,10 +68,19 @@ def _cause(state: State, caller: str | None) -> str:
     starts = f" of {wording.scale(scale)}" if isinstance(scale, float | int) else ""
     return (
         f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' (at {caller})' if caller else ''},"
-        f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. Until the scaler finds the scale"
-        " of this run again, steps are skipped or small gradients become zero, and the resumed run differs from the"
-        " interrupted one."
+        f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. {_effect(state)}"
     )
+
+
+def _effect(state: State) -> str:
+    """Describes the harm. It needs a scale of the interrupted run, which is not known without a scaler's state."""
+    again = (
+        "the scaler finds the scale of this run again, steps are skipped or small gradients become zero, and the"
+        " resumed run differs from the interrupted one."
+    )
+    if state.scaler_in or state.data.get("loaded_by_another"):
+        return f"Until {again}"
+    return f"If that run had a scaler, then until {again} If it had none, as in float32, no state is missing."
 
 
 def _evidence(state: State) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def _which(state: State) -> str:
         return f"{state.scaler_in} contains a scaler's state, which was read from the file and not loaded"
     if state.without:
         return f"{state.without} contains the optimizer's state and no scaler's"
-    return "its state was not loaded"
+    return "no state was loaded into it"
 
 
 def _fix(state: State) -> str:
@@ -103,7 +112,8 @@ def _fix(state: State) -> str:
         return f"Call {load} next to optimizer.load_state_dict(), before the first step."
     return (
         f"Save 'scaler': scaler.state_dict() in every checkpoint, and call {load} next to optimizer.load_state_dict()."
-        " For a checkpoint without it, start with GradScaler(init_scale=...) at the last scale of the interrupted run."
+        " For a checkpoint without it, start with GradScaler(init_scale=...) at the last scale of the interrupted run,"
+        " if it had one."
     )
 
 

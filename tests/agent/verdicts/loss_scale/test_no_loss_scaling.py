@@ -10,7 +10,7 @@ import torch
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.loss_scale.no_loss_scaling import MIN_STEPS
 from tests.agent.stream_builder import Stream
-from tests.agent.stream_judgement import findings
+from tests.agent.stream_judgement import findings, judged
 from tests.agent.training import watching
 
 
@@ -28,6 +28,20 @@ def test_the_tenth_applied_step_opens_it() -> None:
     assert {} == findings(train(Stream().autocast(), steps=9))
     finding = found(train(Stream().autocast(), steps=10))
     assert ("ticket", 0, 9) == (finding.severity, finding.first_step, finding.opened_step)
+
+
+def test_the_step_in_which_autocast_was_entered_counts_although_its_row_comes_first() -> None:
+    stream = train(train(Stream(), steps=1).autocast(), steps=11)
+    finding = found(stream)
+    assert (0, 9) == (finding.first_step, finding.opened_step)
+    assert "12 steps were applied in this way since step 0." in finding.cause
+    assert finding == judged(stream, cuts=range(len(stream.frames)))[1]["no-loss-scaling"]
+    assert "12 steps were applied in this way since step 3." in found(train(train(Stream(), 4).autocast(), 11)).cause
+    assert "11 steps were applied in this way since step 20." in found(train(train(Stream(), 20).autocast(), 11)).cause
+
+
+def test_a_loss_that_the_program_multiplies_itself_is_not_denied() -> None:
+    assert "float16 autocast without an enabled GradScaler" == found(train(Stream().autocast())).title
 
 
 def test_its_words_name_the_device_and_write_the_scaler_out() -> None:

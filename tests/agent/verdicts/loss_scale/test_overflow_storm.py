@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream, warm
-from tests.agent.stream_judgement import findings
+from tests.agent.stream_judgement import findings, judged
 
 
 def sawtooth(good: int, times: int, stream: Stream | None = None) -> Stream:
@@ -99,3 +99,38 @@ def test_200_steps_without_a_skip_end_it() -> None:
         stream.good(8192)
     assert not found(stream).active
     assert "12 of" in found(stream).cause
+
+
+def test_skips_with_room_for_the_gradients_are_not_called_an_overflow() -> None:
+    stream = warm(30, scale=64.0)
+    for _ in range(12):
+        stream.bad(128, first=2, last=2)
+        for step in range(4):
+            stream.good(64, norm=2, growth_tracker=step, full=step == 0)
+    finding = found(stream)
+    assert finding.cause.startswith("The loss scale grows 2-fold after every 4 applied steps: 12 of 60 steps were")
+    assert "At 12 of these skips the scale left the largest gradient that was read at least 6 bits" in finding.cause
+    assert "tolerate" not in finding.cause
+    assert finding.fix.startswith("Repeat the batch of a skipped step, such as step 85, with GradScaler(init_scale=1).")
+    assert "If they are finite, use GradScaler(init_scale=2.0**6" in finding.fix
+    assert (12, 0) == (
+        finding.evidence["skips_with_headroom"],
+        found(sawtooth(good=5, times=12)).evidence["skips_with_headroom"],
+    )
+
+
+def test_a_programs_own_scale_shows_no_room_because_it_may_clip_its_gradients_first() -> None:
+    stream = warm(30, scale=64.0)
+    for _ in range(12):
+        stream.bad(128, last=2, inf=True).good(64, norm=2, full=True).good(64, norm=2)
+    assert "too high for the gradients, which then overflow" in found(stream).cause
+
+
+def test_steps_at_more_scales_than_are_counted_apart_are_in_the_total() -> None:
+    stream = warm(30, scale=64.0)
+    for at in range(20):
+        stream.bad(2.0 ** (7 + at), last=2, inf=True).good(2.0 ** (6 + at)).good(2.0 ** (6 + at)).good(2.0 ** (7 + at))
+    finding = found(stream)
+    assert "20 of 80 steps were skipped since step 30, at scales of up to 67108864 (2^26)" in finding.cause
+    assert (20, 60) == (finding.evidence["steps_skipped"], finding.evidence["steps_applied"])
+    assert finding == judged(stream, cuts=range(len(stream.frames)))[1]["overflow-storm"]

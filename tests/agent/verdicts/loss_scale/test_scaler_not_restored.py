@@ -37,7 +37,7 @@ def test_it_opens_at_once_with_the_line_the_steps_and_the_scale() -> None:
         "resumed after 400 steps (at loop/train.py:12), but its GradScaler starts with an initial scale of 65536"
         in (finding.cause)
     )
-    assert "its state was not loaded" in finding.cause
+    assert "no state was loaded into it" in finding.cause
     assert "scaler.load_state_dict(checkpoint['scaler'])" in finding.fix
     assert "Save 'scaler': scaler.state_dict()" in finding.fix
 
@@ -59,9 +59,22 @@ def test_a_checkpoint_whose_scaler_was_left_in_it_is_named() -> None:
     assert "run/amp.pt" == finding.evidence["scaler_state_in"]
 
 
+@pytest.mark.parametrize("scaler_in", ["", "run/last.pt", "run/amp.pt"])
+def test_a_loss_scale_of_the_run_before_is_only_claimed_if_a_file_shows_it(scaler_in: str) -> None:
+    stream = Stream().autocast()
+    if scaler_in:
+        restored(stream, scaler_in, scaler=scaler_in == "run/amp.pt")
+    finding = found(resumed(stream))
+    is_known = scaler_in == "run/amp.pt"
+    assert "The optimizer was resumed, but its GradScaler starts anew" == finding.title
+    assert is_known == (". Until the scaler finds the scale of this run again" in finding.cause)
+    assert is_known != ("If that run had a scaler, then until the scaler finds" in finding.cause)
+    assert is_known != ("If it had none, as in float32, no state is missing." in finding.cause)
+
+
 def test_what_was_read_later_or_not_looked_through_says_nothing() -> None:
     stream = restored(Stream(), whole=False)
-    assert "its state was not loaded" in found(restored(resumed(stream), scaler=True)).cause
+    assert "no state was loaded into it" in found(restored(resumed(stream), scaler=True)).cause
 
 
 def test_a_resumed_run_whose_scaler_was_restored_is_fine() -> None:

@@ -2,6 +2,7 @@
 
 The loss is known at every step, so an explosion within a few steps is found even if no gradient was read there. A rise
 that other causes may have, such as a change of the data, also needs a reading of the updates or of the gradient norm.
+A loss that jumps once and then falls without a large step belongs to a new objective.
 """
 
 from __future__ import annotations
@@ -13,21 +14,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.dynamics import divergence_wording
-from ammeter.verdicts.dynamics.divergence_state import (
-    LARGE_STEP,
-    State,
-    continued,
-    drifts,
-    forget_aftermath,
-    kind_of,
-    opened,
-)
+from ammeter.verdicts.dynamics.divergence_kind import LARGE_STEP, drifts, kind_of, rose
+from ammeter.verdicts.dynamics.divergence_state import State, continued, forget_aftermath, opened
 from ammeter.verdicts.dynamics.divergence_trace import Trace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.wire.columns import View, measured
-from ammeter.wire.frames import Hello
+from ammeter.wire.frames import Event, Hello
 
 MAX_COLUMNS = 6
 """Columns of losses that are followed, which bounds the state: `loss`, `loss_backward` and four of a run with
@@ -42,14 +36,37 @@ QUIET_ROWS = 8
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("hello"):
+    for part in view.parts("hello", "bye", *VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Hello):
-            facts = part.environment
-            rate = state.rate or str(facts.get("optimizer.lr", ""))[:40]
-            state = replace(state, rate=rate, optimizer=state.optimizer or str(facts.get("optimizer", ""))[:40])
+            state = _hello(state, part.environment)
+        elif isinstance(part, Event):
+            state = _origin(state, part)
+        else:
+            state = _decided(state)
     return state, changed(_conclude, before, state)
+
+
+def _hello(state: State, facts: dict[str, Any]) -> State:
+    rate = state.rate or str(facts.get("optimizer.lr", ""))[:40]
+    maximizes = "True" in str(facts["optimizer.maximize"]) if "optimizer.maximize" in facts else state.maximizes
+    name = state.optimizer or str(facts.get("optimizer", ""))[:40]
+    return replace(state, rate=rate, optimizer=name, maximizes=maximizes)
+
+
+def _origin(state: State, event: Event) -> State:
+    """Acquits the steps of a NaN that an input of the model had."""
+    return replace(state, doubted="") if state.doubted and event.data.get("kind") == "input" else state
+
+
+def _decided(state: State) -> State:
+    """Opens the finding on a NaN that no input of the model had, as far as its step showed."""
+    if not state.doubted:
+        return state
+    name = state.doubted
+    state = replace(state, doubted="")
+    return opened(state, "nan", name, state.traces[name], state.doubted_step, state.doubted_loss)
 
 
 def _rows(state: State, rows: View) -> State:
@@ -119,6 +136,7 @@ def _accepted(state: State, steps: Any, losses: dict[str, Any], ratios: Any, nor
 
 def _row(state: State, step: int, losses: dict[str, float], ratio: float, norm: float) -> State:
     """Adds one row of any kind."""
+    state = _decided(state)
     was_calm = not any(trace.since for trace in state.traces.values())
     before, traces = state.traces, dict(state.traces)
     for name, loss in losses.items():
@@ -140,7 +158,10 @@ def _row(state: State, step: int, losses: dict[str, float], ratio: float, norm: 
             state = replace(state, ratio=ratio)
         return continued(state, step, losses.get(state.column, math.nan), state.column in losses)
     for name, loss in losses.items():
-        kind = kind_of(state, before[name], traces[name], step, loss)
+        other_is_calm = any(other != name and traces[other].is_calm for other in losses)
+        kind = kind_of(state, before[name], traces[name], step, loss, other_is_calm)
+        if kind == "nan" and not rose(before[name]):
+            return replace(state, doubted=name, doubted_step=step, doubted_loss=loss)
         if not kind and not math.isnan(ratio) and drifts(state, traces[name]):
             kind = "drifting"
         if kind:
@@ -182,7 +203,7 @@ VERDICT = Verdict(
     title="Training diverges",
     question="Does the loss rise far above its level and stay there, or do steps replace the weights?",
     columns=("loss", "loss_backward", "applied", "grad_norm", "update_ratio"),
-    events=(),
+    events=("origin.found",),
     state=State,
     judge=judge,
     explains=(

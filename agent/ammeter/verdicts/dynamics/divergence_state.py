@@ -1,4 +1,4 @@
-"""The conditions on which diverged opens and closes, and its state."""
+"""The state of diverged, and how a finding opens, goes on and closes."""
 
 from __future__ import annotations
 
@@ -10,53 +10,28 @@ from msgspec.structs import replace
 from ammeter.verdicts.dynamics.divergence_trace import Trace, magnitude
 from ammeter.verdicts.framework.lifecycle import Lifecycle
 
-MIN_EXPLODED, MIN_ENORMOUS = 8, 3
-"""Losses of an episode above a thousand times, and a million times, the level that open the verdict. Four or five
-batches in a row with a mistaken weight are a spike and end before."""
-
-MIN_FAR = 16
-"""Losses in a row above three times the level that open the verdict if the steps or the gradients are large, too."""
-
-LARGE_STEP = 0.1
-"""Ratio of update norm to weight norm of a large step: a hundred times the usual 1e-3 (Karpathy, A Recipe for Training
-Neural Networks, and cs231n). Adam at a usual rate reaches it in its first steps at most."""
-
-MIN_LARGE_STEPS = 2
-"""Readings of large steps that show more than the first step of Adam, which is the largest one without a warm-up."""
-
 RUINOUS_STEP = 1.0
 """Ratio of a step that replaces the weights: it is larger than they are."""
-
-LARGE_NORM_RATIO = 100.0
-"""Ratio of the gradient norm to all norms before the episode. The norm of a loss that grows only by its scale, such as
-that of a squared error, grows by its root."""
-
-MIN_RISE_BEFORE_NAN, MIN_FAR_BEFORE_NAN = 30.0, 3
-"""Ratio of the last losses to the level, or number of far ones in a row, after which a NaN belongs to the rise."""
-
-MIN_FAR_AFTER_RUIN = 3
-"""Losses in a row above three times the level that open the verdict after a ruinous step. One may be a bad batch."""
 
 STEPS_TO_NAN = 4
 """Steps from a ruinous step to the NaN that it causes: one for the loss, some more for skipped steps and readings."""
 
+FIRST_STEPS, FIRST_RUINOUS_STEP = 4, 3.0
+"""Steps in which weights that start at zero are as small as the steps, and the ratio from which a step replaces even
+them: the second step of SGD with momentum, which is added to the first one, is at most twice as large as that."""
+
 AFTERMATH_LOSSES = 32
 """Losses after an explosion whose median decides whether the run has lost what it had learnt."""
-
-EARLY_STEPS = 16
-"""Steps in which an explosion alone shows that the run starts wrongly. Later, a large step must have been read, too: a
-few batches with a mistaken weight do no lasting harm to a loss that is flat anyway."""
 
 MAX_GAIN = 0.05
 """Share of the initial loss by which a median may be below it without a sign of learning. The median of 32 losses that
 scatter by a sixth of their mean has a deviation of 4 %."""
 
-DRIFT_LOSSES, MIN_DRIFT = 16, 0.1
-"""Losses whose median is compared with the initial loss, and the share by which it must be higher."""
+DRIFT_LOSSES = 16
+"""Losses whose median is compared with the initial loss."""
 
-DRIFT_STEP, MIN_DRIFT_STEPS, DRIFT_FROM = 0.2, 3, 12
-"""Ratio of steps that move the weights by a large share, readings of it in a row, and step of the earliest: the largest
-steps of a healthy run, those from weights of zero, are a tenth of the weights after ten steps."""
+MIN_DRIFT_STEPS = 3
+"""Readings in a row of steps that move the weights by a large share."""
 
 RECOVERED_LOSSES = 32
 """Consecutive losses near the level that close the verdict."""
@@ -101,56 +76,34 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """`ratio`: largest update ratio. `norm`, `norm_before`: largest gradient norm, and largest before the rise."""
     norm: float = math.nan
     norm_before: float = math.nan
+    maximizes: bool = False
+    """`maximizes`: whether an optimizer has maximize=True, which raises its objective by design."""
+    doubted: str = ""
+    """`doubted`: the column of a NaN at step `doubted_step` after a step that replaced the weights, until it is known
+    that no input of the model had it. `doubted_loss`: NaN or Inf."""
+    doubted_step: int = -1
+    doubted_loss: float = math.nan
 
 
-def kind_of(state: State, before: Trace, trace: Trace, step: int, loss: float) -> str:
-    """Returns what a loss shows: exploded, risen, nan, flat, or '' for nothing."""
-    if not math.isfinite(loss):
-        if before.nonfinite:
-            return ""
-        rose = abs(before.peak) >= MIN_RISE_BEFORE_NAN * before.reference or before.far >= MIN_FAR_BEFORE_NAN
-        ruinous = any(at >= step - STEPS_TO_NAN and ratio >= RUINOUS_STEP for at, ratio in state.ratios)
-        return "nan" if ruinous or (before.since and before.far and rose) else ""
-    if trace.exploded >= MIN_EXPLODED or trace.enormous >= MIN_ENORMOUS:
-        return "exploded"
-    if trace.far >= MIN_FAR and (_steps_are_large(state, trace) or (_norms_are_large(state) and not trace.falls)):
-        return "risen"
-    if trace.far >= MIN_FAR_AFTER_RUIN and _was_ruined(state, trace):
-        return "risen"
-    ruined = trace.left <= EARLY_STEPS or state.large_step >= trace.left - STEPS_TO_NAN
-    if trace.aftermath == AFTERMATH_LOSSES and ruined and _has_not_learnt(trace):
-        return "flat"
-    return ""
+def replacing_step(state: State, before: Trace, step: int) -> int:
+    """Returns the step that replaced the weights just before a NaN at `step`; -1 without one.
+
+    A step after which the loss was lower than before it did no harm.
+    """
+    losses = before.losses
+    for at, ratio in state.ratios:
+        limit = RUINOUS_STEP if at >= FIRST_STEPS else FIRST_RUINOUS_STEP
+        if at < step - STEPS_TO_NAN or ratio < limit:
+            continue
+        since = step - at
+        if since == 1 or len(losses) < since or losses[-1] > losses[-since]:
+            return at
+    return -1
 
 
-def _steps_are_large(state: State, trace: Trace) -> bool:
-    large = [ratio for at, ratio in state.ratios if at >= trace.left - STEPS_TO_NAN and ratio >= LARGE_STEP]
-    return len(large) >= MIN_LARGE_STEPS
-
-
-def _was_ruined(state: State, trace: Trace) -> bool:
-    """Whether a step just before the rise replaced the weights."""
-    return any(trace.left - STEPS_TO_NAN <= at < trace.left and ratio >= RUINOUS_STEP for at, ratio in state.ratios)
-
-
-def _norms_are_large(state: State) -> bool:
-    return 0 < LARGE_NORM_RATIO * state.norm_high <= state.norm_peak
-
-
-def _has_not_learnt(trace: Trace) -> bool:
-    return trace.median(AFTERMATH_LOSSES) >= _learnt(trace)
-
-
-def _learnt(trace: Trace) -> float:
+def learnt(trace: Trace) -> float:
     """Returns the loss below which a run has learnt something."""
-    return trace.first - MAX_GAIN * max(1.0, abs(trace.first))
-
-
-def drifts(state: State, trace: Trace) -> bool:
-    last = state.ratios[-MIN_DRIFT_STEPS:]
-    if len(last) < MIN_DRIFT_STEPS or last[0][0] < DRIFT_FROM or min(ratio for _, ratio in last) < DRIFT_STEP:
-        return False
-    return trace.median(DRIFT_LOSSES) >= trace.first + MIN_DRIFT * max(1.0, abs(trace.first))
+    return trace.first - MAX_GAIN * abs(trace.first)
 
 
 def opened(state: State, kind: str, name: str, before: Trace, step: int, loss: float) -> State:
@@ -160,14 +113,14 @@ def opened(state: State, kind: str, name: str, before: Trace, step: int, loss: f
     if kind == "drifting":
         first = state.ratios[-MIN_DRIFT_STEPS][0]
     elif not rose:
-        first = next(at for at, ratio in state.ratios if at >= step - STEPS_TO_NAN and ratio >= RUINOUS_STEP)
+        first = replacing_step(state, before, step)
     ratios = [ratio for at, ratio in state.ratios if at >= first - STEPS_TO_NAN]
     return replace(
         state,
         opened=state.opened.at(first, step),
         kind=kind,
         column=name,
-        bound=_learnt(trace) if kind in ("flat", "drifting") else before.reference,
+        bound=learnt(trace) if kind in ("flat", "drifting") else before.reference,
         calm=0,
         nan_step=step if kind == "nan" else -1,
         start=trace.first,
@@ -199,10 +152,9 @@ def _grown(state: State, loss: float) -> State:
     if math.isnan(state.peak):
         return state
     trace = state.traces[state.column]
-    exploded = trace.exploded >= MIN_EXPLODED or trace.enormous >= MIN_ENORMOUS
     return replace(
         state,
-        kind="exploded" if exploded else state.kind,
+        kind="exploded" if trace.has_exploded else state.kind,
         peak=max(state.peak, loss, key=abs),
         norm=state.norm_peak if state.norm_peak > 0 else state.norm,
     )

@@ -33,6 +33,10 @@ of densities, fall slowly, and the level follows them."""
 ENORMOUS_RATIO = 1e6
 """Ratio that needs no longer series: data and weights of samples do not span six decades."""
 
+MIN_EXPLODED, MIN_ENORMOUS = 8, 3
+"""Losses of an episode above a thousand times, and a million times, the level that are an explosion. Four or five
+batches in a row with a mistaken weight are a spike and end before."""
+
 MIN_EXPLOSIONS = 2
 """Explosions in an episode after which the run may have lost what it had learnt; a single one is a bad batch."""
 
@@ -52,6 +56,10 @@ def magnitude(loss: float, reference: float) -> float:
     ratio = loss / reference
     return abs(ratio) if ratio <= -FALLEN_RATIO else ratio
 
+
+MAX_AFTER_JUMP = 3.0
+"""Ratio of the largest loss of an episode to its first far one, up to which the loss jumped once. Losses of batches
+scatter by less; a loss that steps drive up multiplies in each of them."""
 
 FALL_LOSSES = 8
 MAX_FALLING, MAX_FALLEN = 0.9, 1 / 3
@@ -76,6 +84,8 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         near: Consecutive losses near the level.
         aftermath: Losses since an episode with an explosion; -1 without one.
         nonfinite: Whether the last loss was NaN or Inf.
+        entry: The episode's first far loss.
+        early: Median of the episode's first FALL_LOSSES losses; NaN before.
     """
 
     first: float = math.nan
@@ -92,6 +102,8 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
     near: int = 0
     aftermath: int = -1
     nonfinite: bool = False
+    entry: float = math.nan
+    early: float = math.nan
 
     @property
     def reference(self) -> float:
@@ -106,15 +118,30 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         return struct.unpack_from("<f", self.tail, len(self.tail) - 4)[0] if self.tail else math.nan
 
     @property
+    def losses(self) -> Floats:
+        """The last finite losses."""
+        return np.frombuffer(self.tail, "<f4")
+
+    @property
+    def has_exploded(self) -> bool:
+        return self.exploded >= MIN_EXPLODED or self.enormous >= MIN_ENORMOUS
+
+    @property
+    def jumped(self) -> bool:
+        """Whether the episode's first far loss is about as large as its largest one."""
+        return abs(self.peak) <= MAX_AFTER_JUMP * abs(self.entry)
+
+    @property
     def falls(self) -> bool:
         """Whether the losses of a long episode fall, or have fallen far."""
-        losses = np.frombuffer(self.tail, "<f4")[-self.since :]
+        losses = self.losses[-self.since :]
         early, last = float(np.median(losses[:FALL_LOSSES])), float(np.median(losses[-FALL_LOSSES:]))
+        early = early if math.isnan(self.early) else max(early, self.early)
         return last <= max(MAX_FALLING * early, MAX_FALLEN * self.peak)
 
     def median(self, count: int) -> float:
         """Returns the median of the last `count` losses; NaN if there are fewer."""
-        losses = np.frombuffer(self.tail, "<f4")[-count:]
+        losses = self.losses[-count:]
         return float(np.median(losses)) if len(losses) == count else math.nan
 
     def quiet(self, losses: Floats) -> int:
@@ -166,19 +193,26 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
             return accepted if after == trace.aftermath else replace(accepted, aftermath=after)
         if not trace.since:
             trace = replace(trace, left=step, before=trace.last, peak=loss, far=0, explosions=0, aftermath=-1)
-            trace = replace(trace, exploded=0, enormous=0)
+            trace = replace(trace, exploded=0, enormous=0, entry=loss, early=math.nan)
         is_near, explodes = ratio <= FAR_RATIO, ratio >= EXPLODED_RATIO
-        return replace(
-            trace,
-            tail=(trace.tail + struct.pack("<f", loss))[-4 * LAG_LOSSES :],
-            since=trace.since + 1,
-            peak=max(trace.peak, loss, key=abs),
-            near=trace.near + 1 if is_near else 0,
-            far=0 if is_near else trace.far + 1,
-            exploded=0 if is_near else trace.exploded + explodes,
-            enormous=0 if is_near else trace.enormous + (ratio >= ENORMOUS_RATIO),
-            explosions=trace.explosions + explodes,
-        )._ended()
+        return (
+            replace(
+                trace,
+                tail=(trace.tail + struct.pack("<f", loss))[-4 * LAG_LOSSES :],
+                since=trace.since + 1,
+                peak=max(trace.peak, loss, key=abs),
+                near=trace.near + 1 if is_near else 0,
+                far=0 if is_near else trace.far + 1,
+                exploded=0 if is_near else trace.exploded + explodes,
+                enormous=0 if is_near else trace.enormous + (ratio >= ENORMOUS_RATIO),
+                explosions=trace.explosions + explodes,
+            )
+            ._with_early()
+            ._ended()
+        )
+
+    def _with_early(self) -> Trace:
+        return replace(self, early=self.median(FALL_LOSSES)) if self.since == FALL_LOSSES else self
 
     def settled(self) -> Trace:
         """Ends the episode and accepts its losses as the level of the run."""

@@ -18,6 +18,10 @@ EARLY_STEPS = 20
 """Steps at the start of a run in which a learning rate, rather than a batch, is the likely reason: a fifth of the
 shortest usual warm-up."""
 
+MAX_NEAR = 0.1
+"""Share of the initial loss within which a later one is near it: twice what the median of losses without learning may
+be below."""
+
 UNKNOWN_LIMIT = 1.0
 """Limit for clip_grad_norm_ if no norm was read: the one of most published recipes."""
 
@@ -27,7 +31,8 @@ def title(state: State) -> str:
     if state.kind == "drifting":
         return "Steps change the weights by a large share, and the loss rises"
     if state.kind == "flat":
-        return f"The loss{which} exploded at step {state.opened.first} and stays at its initial value"
+        stays = "near" if abs(state.loss - state.start) <= MAX_NEAR * abs(state.start) else "above"
+        return f"The loss{which} exploded at step {state.opened.first} and stays {stays} its initial value"
     if math.isnan(state.peak):
         return f"A step replaced the weights, and the loss{which} is {wording.number(state.loss)}"
     if state.peak < 0:
@@ -62,8 +67,7 @@ def _course(state: State) -> str:
     if state.kind == "flat":
         return (
             f"the loss{which} {moved} from {state.before:.4g} to {state.peak:.4g} at step {first} and the steps"
-            f" after it; the median of the later losses is {state.loss:.4g}, no lower than the initial"
-            f" {state.start:.4g}"
+            f" after it; the median of the later losses is {state.loss:.4g}, {_compared(state)} {state.start:.4g}"
         )
     if math.isnan(state.peak):
         return (
@@ -73,6 +77,12 @@ def _course(state: State) -> str:
     value = "" if state.kind == "nan" else f" (step {state.opened.step}: {state.loss:.4g})"
     end = f", and was NaN or infinite at step {state.nan_step}" if state.nan_step >= 0 else ""
     return f"the loss{which} {moved} from {state.before:.4g}{began} to as much as {state.peak:.4g}{value}{end}"
+
+
+def _compared(state: State) -> str:
+    if state.loss >= state.start:
+        return "no lower than the initial"
+    return f"{wording.percent((state.start - state.loss) / abs(state.start))} below the initial"
 
 
 def _steps(state: State) -> str:

@@ -102,13 +102,16 @@ def test_a_nan_out_of_a_calm_loss_is_not_a_divergence() -> None:
 
 
 def test_a_loss_that_stays_three_times_as_high_needs_large_steps_or_norms_as_well() -> None:
-    losses = np.where(np.arange(80) < 40, 2.0, 9.0)
-    late = np.where(np.arange(80) < 40, 1.0, 500.0)
+    losses = np.where(np.arange(120) < 40, 2.0, 9.0)
+    late = np.where(np.arange(120) < 40, 1.0, 500.0)
     assert judged(losses, 0.002) is None
     assert judged(losses, None) is None
-    for finding in (judged(losses, 0.15), judged(losses, 0.002, late)):
+    for finding, opened in ((judged(losses, 0.15), 55), (judged(losses, None, late), 55)):
         assert finding
-        assert ("ticket", 40, 55) == (finding.severity, finding.first_step, finding.opened_step)
+        assert ("ticket", 40, opened) == (finding.severity, finding.first_step, finding.opened_step)
+    after_small_steps = judged(losses, 0.002, late)
+    assert after_small_steps
+    assert 103 == after_small_steps.opened_step
 
 
 def test_a_run_whose_explosion_left_it_at_its_initial_loss_has_lost_its_units() -> None:

@@ -47,16 +47,22 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the program has a loss scale of its own. The row of a step that it applied may also contain an earlier
     one that it skipped."""
     uncertain: int = 0
-    """Steps of this series that such a program may have skipped or applied."""
+    """Steps of this series that were skipped or applied: such a program, or one that drops a step whose row then also
+    contains the next one."""
+    passes: float = math.inf
+    """Backward passes of the last applied step with a finite loss."""
 
 
-def with_bad_loss(state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients) -> State:
+def with_bad_loss(
+    state: State, step: int, loss: float, skipped: bool, applied: bool, gradients: Gradients, passes: float = 1.0
+) -> State:
     """Adds a step with such a loss, to a new series if none is open."""
     if not state.opened.active:
-        kept = {name: getattr(state, name) for name in ("weight_before", "has_gradients", "own_scaled")}
+        kept = {name: getattr(state, name) for name in ("weight_before", "has_gradients", "own_scaled", "passes")}
         state = State(state.opened, value=loss, **kept)
     partly_applied, applied = applied and skipped, applied and not skipped
-    is_uncertain = applied and state.own_scaled and gradients != "finite"
+    may_be_unscaled, may_be_two = state.own_scaled and gradients != "finite", passes > state.passes
+    is_uncertain = applied and (may_be_unscaled or (may_be_two and gradients != "broken"))
     applied = applied and not is_uncertain
     risky = applied and gradients != "finite"
     return replace(

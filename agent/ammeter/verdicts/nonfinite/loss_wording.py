@@ -59,10 +59,13 @@ def damage(state: State) -> str:
         return _applied_unsafely(state)
     if state.uncertain:
         steps = "this step" if state.bad == 1 else f"{state.uncertain} of these steps"
-        return (
-            f" The program has a loss scale of its own, and whether it applied or skipped {steps} was not seen; no"
-            " reading has found NaN or Inf in the weights since."
+        why = (
+            f"The program has a loss scale of its own, and whether it applied or skipped {steps} was not seen"
+            if state.own_scaled
+            else f"Whether the program applied {steps} or dropped a backward pass was not seen: there were more passes"
+            " than in the step before"
         )
+        return f" {why}; no reading has found NaN or Inf in the weights since."
     if state.applied:
         zero = " and zero, so such a step does not learn from the loss" if not state.gradient_nonzero else ""
         steps = "The step was" if state.applied == 1 else f"{state.applied} such steps were"

@@ -53,7 +53,9 @@ def _event(state: State, event: Event) -> State:
         return replace(state, frontier=gradient_frontier.of_event(event.step, event.data), unread=False)
     origin = origin_event.of_event(event)
     if origin.kind == "gradient" and state.bad == state.skipped and state.opened.times == 1:
-        return State(weight_before=state.weight_before, has_gradients=True, own_scaled=state.own_scaled)
+        return State(
+            weight_before=state.weight_before, has_gradients=True, own_scaled=state.own_scaled, passes=state.passes
+        )
     own_harm = origin.kind == "weights" and (state.at_risk or state.uncertain) and origin.first != event.step
     is_known = state.origin.kind and not origin.refines(state.origin)
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
@@ -89,17 +91,17 @@ def _rows(state: State, rows: View) -> State:
     if bad.any():
         bad &= measured(losses)
     if not state.opened.active and not bad.any():
-        return state
+        return _with_usual_passes(state, rows, losses)
     gradients = measured(rows.scalar("grad_norm"))
     broken = (gradients & ~np.isfinite(rows.scalar("grad_norm"))) | (rows.scalar("grad_nonfinite") > 0)
-    records = rows.records("loss", "skipped", "applied", "scale", "grad_norm")
-    for at, (step, (loss, skipped, applied, scale, norm)) in enumerate(records):
+    records = rows.records("loss", "skipped", "applied", "scale", "grad_norm", "micro_batches")
+    for at, (step, (loss, skipped, applied, scale, norm, passes)) in enumerate(records):
         if bad[at] and state.has_gradients and skipped > 0 >= applied and scale > UNSCALED:
             continue
         if bad[at]:
             read: Gradients = "broken" if broken[at] else "finite" if gradients[at] else "unread"
             column = state.column if state.opened.active else rows.loss_at(at)
-            state = replace(with_bad_loss(state, step, loss, skipped > 0, applied > 0, read), column=column)
+            state = replace(with_bad_loss(state, step, loss, skipped > 0, applied > 0, read, passes), column=column)
             gradient_nonzero = applied > 0 and bool(gradients[at]) and norm > 0
             is_scaled = state.scaled or state.own_scaled or scale >= 0
             state = replace(state, scaled=is_scaled, gradient_nonzero=state.gradient_nonzero or gradient_nonzero)
@@ -109,7 +111,16 @@ def _rows(state: State, rows: View) -> State:
             state = replace(state, finite=state.finite + 1)
             if state.finite >= RECOVERED_LOSSES:
                 state = replace(state, opened=state.opened.over(), weight_before="")
+        if passes != state.passes and passes > 0 and applied > 0 and math.isfinite(loss):
+            state = replace(state, passes=passes)
     return state
+
+
+def _with_usual_passes(state: State, rows: View, losses: np.ndarray[Any, Any]) -> State:
+    """Remembers the backward passes of the last applied step; all of these losses are finite."""
+    passes = rows.scalar("micro_batches")
+    known = passes[measured(losses) & (passes > 0) & (rows.scalar("applied") > 0)]
+    return replace(state, passes=float(known[-1])) if len(known) and known[-1] != state.passes else state
 
 
 def _conclude(state: State) -> Finding:
@@ -139,7 +150,7 @@ VERDICT = Verdict(
     title="The loss is not finite",
     question="Is the training loss NaN or Inf?",
     columns=(
-        *("loss", "loss_backward", "skipped", "applied", "scale"),
+        *("loss", "loss_backward", "skipped", "applied", "scale", "micro_batches"),
         *("grad_norm", "grad_nonfinite", "grad.norm", "grad.infs"),
     ),
     events=("scaler.seen", "gradient.nonfinite", "origin.found", "weights.nonfinite", "step.unfinished"),

@@ -79,6 +79,25 @@ def test_a_program_with_its_own_loss_scale_may_have_skipped_an_earlier_step_of_t
     assert ("page", 1) == (poisoned.severity, poisoned.evidence["steps_applied"])
 
 
+def test_a_step_with_more_backward_passes_may_contain_one_that_the_program_dropped() -> None:
+    def after(passes: int, norm: float = 1.0) -> Finding:
+        stream = Stream().autocast("bfloat16")
+        for _ in range(20):
+            stream.good(micro_batches=2)
+        return found(stream.good(loss=math.nan, norm=norm, micro_batches=passes))
+
+    dropped = after(3)
+    assert "Whether the program applied this step or dropped a backward pass was not seen" in dropped.cause
+    assert ("page", None, False) == (
+        dropped.severity,
+        dropped.evidence["steps_applied"],
+        dropped.evidence["weights_at_risk"],
+    )
+    for passes in 1, 2:
+        assert "The step was applied; the gradients that were read there were finite." in after(passes).cause
+    assert "The step was applied with non-finite gradients." in after(3, math.nan).cause
+
+
 def test_a_loss_that_was_not_measured_is_no_nan() -> None:
     assert {} == findings(warm().step(applied=1, skipped=0, scale=65536))
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.amp.grad_scaler import OptState
 
 from ammeter.probes.call_order.ledger import Ledger, OptimizerGradients
+from ammeter.probes.call_order.sampled_elements import (
+    MAX_CHANGE,
+    change,
+    keeps_scale,
+    ratio,
+    sampled,
+    transferred_ratio,
+    without_clips,
+)
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
 from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors import async_copy
@@ -28,17 +38,11 @@ A reset through .data.zero_() does not change the version of a gradient. A small
 """
 
 
-MAX_SAMPLED_ELEMENTS = 16
 MAX_SAMPLES = 64
-"""Elements of each sampled gradient that are compared before a step past the scaler, and number of such samples."""
+"""Samples of one optimizer's gradients that are compared with those that it receives."""
 
 MIN_SCALE = 256.0
-MAX_CHANGE = 16.0
-"""Gradients whose typical element a program has changed by no more than this factor are not divided by such a scale."""
-
-UNIFORM_SHARE = 0.9
-KEPT_SHARE = 0.25
-"""Shares of the elements. A division, a clip or a normalization changes all of them by one factor."""
+"""Smaller scales are within the changes of gradients that have other reasons."""
 
 
 class PastScaler(NamedTuple):
@@ -63,9 +67,6 @@ class GradientChecks:
         self._ledger = ledger
         self._checked: dict[int, int] = {}
         self._past: PastScaler | None = None
-        self._candidates: set[int] = set()
-        """ids of the accounts whose optimizer has stepped past the scaler on changed gradients."""
-        self._samples = 0
 
     def loss_not_scaled(self, account: OptimizerGradients, scaler: Any) -> None:
         """Reports that the scaler unscales gradients of a loss that neither it nor the program has scaled."""
@@ -120,38 +121,63 @@ class GradientChecks:
         """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())
         if account.marks:
-            scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
-            if not unscales(scaler, account.optimizer()) and not (is_replayed and _has_no_moments(account)):
-                data: dict[str, Any] = {"by_state": True} if is_replayed else {}
-                data |= {"optimizer": optimizer, "scale": scale_of(scaler)}
-                self._events.emit_once("usage.gradients_not_unscaled", **data)
+            self._not_unscaled(account)
         elif account.float16_line and not self._has_own_scale():
             device = next((parameter.device.type for parameter in account.parameters()), "")
             context: dict[str, Any] = {"device": device, "autocast": bool(device) and torch.is_autocast_enabled(device)}
             event = "usage.fp16_without_scaler"
             self._events.emit_once(event, line=account.float16_line, optimizer=optimizer, **context)
 
+    def _not_unscaled(self, account: OptimizerGradients) -> None:
+        """Reports a step on scaled gradients, unless a few elements show that the program has divided them.
+
+        A division through .data changes no version.
+        """
+        scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
+        if unscales(scaler, account.optimizer()) or (is_replayed and _has_no_moments(account)):
+            return
+        event, confirm = "usage.gradients_not_unscaled", None
+        if self._events.was_emitted(event):
+            return
+        if account.produced is not None and (received := _received(account)) is not None:
+            found = transferred_ratio(account.produced, received)
+            self._session.row.wait_for(found)
+            confirm = partial(_keeps_scale, found)
+        elif account.is_sampled and account.samples_taken >= MAX_SAMPLES:
+            return
+        data: dict[str, Any] = {"by_state": True} if is_replayed else {}
+        data |= {"optimizer": name_of(account.optimizer()), "scale": scale_of(scaler)}
+        self._events.emit_once(event, confirm=confirm, **data)
+
     def note_past_scaler(self, account: OptimizerGradients) -> None:
-        """Notes a step without a scaler on changed gradients: the program may have unscaled them itself."""
+        """Notes a step without a scaler on changed gradients: the program may have unscaled them itself.
+
+        Beside a clip by torch, a change by one factor may be an average, but hardly a clip of the program's own.
+        """
         scaler = self._scaler_of(account)
         name = name_of(account.optimizer())
         self._past = PastScaler(self._session.row.step, name, scaler, call_site.place())
-        self._candidates.add(id(account))
-        received = None if account.produced is None else _sampled(account.parameters())
-        if received is not None and scaler is not None and not unscales(scaler, account.optimizer()):
+        produced, received = account.produced, _received(account) if account.is_past_scaler else None
+        account.is_past_scaler = True
+        if produced is None or received is None:
+            return
+        if scaler is not None and not unscales(scaler, account.optimizer()):
+            compare = change if account.clips is None else ratio
             self._events.emit_once(
                 "usage.gradients_not_unscaled",
                 confirm=lambda data: data["scale"] >= MIN_SCALE and 1 / MAX_CHANGE <= data["ratio"] <= MAX_CHANGE,
                 optimizer=name,
                 scale=scale_of(scaler),
-                ratio=_change(account.produced, received),
+                ratio=compare(produced, received),
             )
 
     def sample(self, account: OptimizerGradients) -> None:
         """Samples scaled gradients after backward(), if their optimizer may step past the scaler."""
-        if id(account) in self._candidates and self._samples < MAX_SAMPLES:
-            self._samples += 1
-            account.record(produced=_sampled(account.parameters()))
+        if account.is_sampled and account.samples_taken < MAX_SAMPLES:
+            account.samples_taken += 1
+            account.record(produced=sampled(account.parameters()), clipped=None, clips=None)
+        elif account.produced is not None:
+            account.record(produced=None, clipped=None, clips=None)
 
     def stepped_past_scaler(self) -> bool:
         """Reports the noted step, after update() has raised an error because the scaler checked no gradients.
@@ -220,6 +246,15 @@ def is_scaled_by_hand(root: torch.Tensor) -> bool:
     return own_scale(loss_graph.summands(root)) > 0
 
 
+def _received(account: OptimizerGradients) -> torch.Tensor | None:
+    """The sampled elements without torch's clips; None if there is nothing to compare them with."""
+    return None if account.produced is None else without_clips(account.parameters(), account.clips)
+
+
+def _keeps_scale(found: Transfer, data: dict[str, Any]) -> bool:
+    return keeps_scale(found.number(), data["scale"])
+
+
 def _has_no_moments(account: OptimizerGradients) -> bool:
     """Whether an optimizer has no state yet.
 
@@ -238,40 +273,3 @@ def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
 
 def _largest_element(grad: torch.Tensor) -> torch.Tensor:
     return grad.flatten()[:MAX_READ_ELEMENTS].abs().max().float().nan_to_num(nan=math.inf)
-
-
-def _sampled(parameters: list[torch.Tensor]) -> torch.Tensor | None:
-    """The absolute values of a few elements of the gradients on one device."""
-    grads = [grad for parameter in parameters[:MAX_READ_GRADIENTS] if (grad := gradient(parameter)) is not None]
-    near = [grad for grad in grads if grad.device == grads[0].device]
-    if not near:
-        return None
-    return unseen(lambda: torch.cat([grad.flatten()[:MAX_SAMPLED_ELEMENTS].abs().float() for grad in near]), near)
-
-
-def _change(produced: torch.Tensor | None, received: torch.Tensor) -> torch.Tensor:
-    """The typical ratio of received to produced elements.
-
-    It is NaN for a change that may replace a division by the scale: all elements have one ratio other than 1, or one
-    absolute value, as after sign().
-    """
-    if produced is None or produced.shape != received.shape or produced.device != received.device:
-        return torch.full((), math.nan)
-    return unseen(lambda: _typical(produced, received), (produced, received))
-
-
-def _typical(produced: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
-    ratios = received / produced
-    ratios = torch.where(ratios.isfinite() & (received > 0), ratios, math.nan)
-    known = ratios.isfinite().sum()
-    middle = ratios.nanmedian()
-    size = torch.where(received > 0, received, math.nan).nanmedian()
-
-    def share(numbers: torch.Tensor, number: Any, tolerance: float) -> torch.Tensor:
-        is_near: torch.Tensor = (numbers - number).abs() <= tolerance * number
-        return is_near.sum() / known
-
-    is_one_factor = share(ratios, middle, 0.01) >= UNIFORM_SHARE
-    is_kept = share(ratios, 1.0, 0.001) >= KEPT_SHARE
-    is_flat = share(received, size, 0.01) >= UNIFORM_SHARE
-    return torch.where((is_one_factor & ~is_kept) | is_flat, math.nan, middle)

@@ -46,7 +46,12 @@ class OptimizerGradients:
         outcome: result of the step that has used the gradients, 'applied' or 'skipped'; '' after a reset.
         leftover: largest element of used gradients just before backward() adds to them.
         added_line: line of the backward() that adds to them.
-        produced: sampled elements after the last backward(), if the optimizer has stepped past the scaler before.
+        produced: sampled elements after the last backward(), if the optimizer may step past the scaler.
+        clipped: the same elements just before torch's last clip.
+        clips: factors by which torch's clips have made them smaller.
+        edited: whether the program had changed the gradients before a clip by torch.
+        is_past_scaler: whether the optimizer has stepped past the scaler on gradients that the program had changed.
+        samples_taken: how often elements were sampled after backward().
         stale: whether backward() has added to used gradients.
         marks: the scale() calls that the gradients are multiplied by.
         unscaled_line: line of a backward() on a loss that was not scaled.
@@ -62,14 +67,18 @@ class OptimizerGradients:
             "_sample_ref",
             "added_line",
             "attempted",
+            "clipped",
+            "clips",
+            "edited",
             "everything",
             "float16_line",
+            "is_past_scaler",
             "leftover",
             "marks",
             "produced",
         ),
-        *("optimizer", "outcome", "own", "samples", "scale", "scaler", "seen", "stale", "steps", "unscaled_line"),
-        "update_line",
+        *("optimizer", "outcome", "own", "samples", "samples_taken", "scale", "scaler", "seen", "stale", "steps"),
+        *("unscaled_line", "update_line"),
     )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -81,7 +90,8 @@ class OptimizerGradients:
         self.everything = False
         self.attempted = -1
         self.own = False
-        self.steps = 0
+        self.steps = self.samples_taken = 0
+        self.is_past_scaler = False
         self.scaler: Callable[[], Any] = lambda: None
         self.marks: set[Mark] = set()
         self._has_details = True
@@ -102,6 +112,9 @@ class OptimizerGradients:
             self.leftover: Any = None
             self.scale: Any = None
             self.produced: torch.Tensor | None = None
+            self.clipped: torch.Tensor | None = None
+            self.clips: torch.Tensor | None = None
+            self.edited = False
             self.unscaled_line = self.float16_line = self.update_line = self.added_line = ""
 
     def record(self, **details: Any) -> None:
@@ -111,6 +124,9 @@ class OptimizerGradients:
         self.added_line = details.get("added_line", self.added_line)
         self.scale = details.get("scale", self.scale)
         self.produced = details.get("produced", self.produced)
+        self.clipped = details.get("clipped", self.clipped)
+        self.clips = details.get("clips", self.clips)
+        self.edited = details.get("edited", self.edited)
         self.unscaled_line = details.get("unscaled_line", self.unscaled_line)
         self.float16_line = details.get("float16_line", self.float16_line)
         self.update_line = details.get("update_line", self.update_line)
@@ -123,6 +139,11 @@ class OptimizerGradients:
             self.stale = True
         if self.everything:
             self._first = next(ref for ref, gradient in zip(self.samples, now[::2], strict=True) if gradient)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether elements show how the program changes the gradients: unless only scalers have used them."""
+        return self.is_past_scaler or self.scaler() is None
 
     def state(self) -> State:
         """The state of the sampled gradients, read without the program's function modes."""

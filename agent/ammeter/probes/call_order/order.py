@@ -197,7 +197,7 @@ class Order:
             return
         edited = self._accept_changes(account)
         if id(optimizer) not in self._session.row.scaler_used:
-            if not edited:
+            if not edited and not account.edited:
                 self._checks.step_without_scaler(account)
             elif account.marks:
                 self._checks.note_past_scaler(account)

@@ -12,6 +12,7 @@ import torch
 from ammeter.probes.gradients.columns import FLOAT32_MAX, fill
 from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, emit_spectrum
 from ammeter.probes.gradients.reading import GradientReader, GradientReading, Indices
+from ammeter.probes.gradients.unscaled_by_hand import UnscaledByHand
 from ammeter.recording.schedule.bucket import clocks, cost_since
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
@@ -33,6 +34,7 @@ class Gradients:
         self._session = session
         self._nonfinite = NonfiniteEvents(session.watched)
         self._reader = GradientReader(self._may_count, self._takes_spectrum)
+        self._by_hand = UnscaledByHand(session)
         self._unknown: set[int] = set()
         """Optimizers that had gradients when watching began, until they receive new ones.
 
@@ -46,7 +48,7 @@ class Gradients:
         self._unknown = {id(optimizer) for optimizer in self._session.watched.optimizers if _has_gradients(optimizer)}
         return self._session.fast_path.pauses(
             [
-                patch.backward(before=guard(self._backward)),
+                patch.backward(before=guard(self._backward), after=guard(self._ran_backward)),
                 *patch.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
                 *patch.methods(kinds, "unscale_", before=guard(self._unscaling)),
                 patch.function(*clip_function(), before=guard(self._clipping)),
@@ -116,6 +118,10 @@ class Gradients:
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         if self._unknown:
             self._unknown.clear()
+        self._by_hand.before_backward()
+
+    def _ran_backward(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
+        self._by_hand.after_backward()
 
     def _resetting(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         """Reads gradients that zero_grad() would discard inside step(closure).
@@ -132,6 +138,7 @@ class Gradients:
         optimizer = optimizer_in(args, kwargs)
         if optimizer in self._session.watched.optimizers:
             self._exclude_if_unknown(optimizer)
+            self._by_hand.leave_to_scaler(optimizer)
             self.read(optimizer)
 
     def _clipping(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -170,6 +177,7 @@ class Gradients:
         if optimizer not in self._session.watched.optimizers or closure_in(args, kwargs) is not None:
             return
         self._exclude_if_unknown(optimizer)
+        self._by_hand.stepping(optimizer)
         self.read(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -212,7 +220,9 @@ class Gradients:
         row = self._session.row
         scaled = row.raw.get("scaled") or id(optimizer) in row.scaler_used
         scaler = self._session.watched.scaling(optimizer) if scaled else None
-        return async_copy.number(1.0) if scaler is None or scaler._scale is None else async_copy.of(scaler._scale)
+        if scaler is None or scaler._scale is None:
+            return async_copy.number(1.0)
+        return self._by_hand.left_of(async_copy.of(scaler._scale), optimizer)
 
     def _read(
         self,

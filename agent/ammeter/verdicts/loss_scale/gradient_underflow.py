@@ -15,7 +15,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings, in_float16
-from ammeter.verdicts.loss_scale.underflow_shares import Doubles, lost_shares
+from ammeter.verdicts.loss_scale.underflow_shares import Doubles, is_structural, lost_shares
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 
@@ -59,6 +59,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     loss: float = 0.0
     """Largest |loss| since the loss has its present weight."""
     last_loss: float = 0.0
+    normal_scale: float = -1.0
+    """Scale of the last full reading if it showed no underflow, else -1. `normal_loss` is its |loss|, NaN if unread."""
+    normal_loss: float = math.nan
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -81,21 +84,28 @@ def _rows(state: State, rows: View) -> State:
     if not sampled.size:
         return state
     shares, zeros, worst = lost_shares(rows, sampled)
+    losses = np.abs(rows.loss())
     if state.readings == 0 and not state.opened.active and not (shares >= MIN_LOST_SHARE).any():
-        return state
+        last = int(sampled[-1])
+        return replace(state, normal_scale=_scale(rows, last), normal_loss=float(losses[last]))
     peaks = rows.scalar("grad_absmax")
     for column, at in enumerate(sampled.tolist()):
-        scale = float(rows.scalar("scale")[at])
         reading = Reading(
             step=int(rows.steps[at]),
-            scale=scale if scale > 0 else 1.0,
+            scale=_scale(rows, at),
             share=float(shares[column]),
             zeros=float(zeros[column]),
             absmax=float(peaks[at]),
             tensor=rows.schema.tensors[int(worst[column])].name,
+            loss=float(losses[at]),
         )
         state = _read(state, reading)
     return state
+
+
+def _scale(rows: View, at: int) -> float:
+    scale = float(rows.scalar("scale")[at])
+    return scale if scale > 0 else 1.0
 
 
 def _learning(state: State, rows: View) -> tuple[State, npt.NDArray[np.bool_]]:
@@ -136,7 +146,8 @@ def _highest(state: State, losses: Doubles, finite: npt.NDArray[np.int_]) -> tup
 class Reading(NamedTuple):
     """One full reading of all gradients.
 
-    `absmax` is unscaled; `share` and `zeros` refer to the elements without structural zeros.
+    `absmax` is unscaled; `share` and `zeros` refer to the elements without structural zeros; `loss` is |loss|, NaN if
+    it was not read.
     """
 
     step: int
@@ -145,10 +156,15 @@ class Reading(NamedTuple):
     zeros: float
     absmax: float
     tensor: str
+    loss: float
 
 
 def _read(state: State, reading: Reading) -> State:
+    before = state.normal_scale, state.normal_loss
+    if reading.zeros >= 1 and is_structural(before, (reading.scale, reading.loss)):
+        return state
     if reading.share < MIN_LOST_SHARE:
+        state = replace(state, normal_scale=reading.scale, normal_loss=reading.loss)
         clean = state.clean + 1
         if state.opened.active and clean < MIN_READINGS:
             return replace(state, clean=clean)
@@ -163,6 +179,7 @@ def _read(state: State, reading: Reading) -> State:
         zeros=reading.zeros,
         peak=max(state.peak if state.readings else 0.0, reading.absmax * reading.scale),
         tensor=reading.tensor,
+        normal_scale=-1.0,
     )
     if state.readings < MIN_READINGS:
         return state

@@ -13,6 +13,10 @@ MIN_SUBNORMAL_SHARE = 0.5
 2^-14. Zeros alone prove nothing: embeddings, ReLU and masks produce zeros beside large elements, whereas underflow
 removes the lower end of a distribution whose upper end is subnormal."""
 
+MAX_LOSS_FALL = 100.0
+"""Factor by which the loss has fallen at most when normal float16 gradients become zero without an underflow. An
+underflow of all of them takes a factor of 2^10, from 2^-14 to 2^-24, of the scale or of the loss."""
+
 Doubles = npt.NDArray[np.float64]
 
 
@@ -37,6 +41,18 @@ def lost_shares(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     lost = np.where(counted, zeros + subnormals, 0.0)
     zero = np.where(counted, zeros, 0.0).sum(axis=0)
     return lost.sum(axis=0) / elements, zero / elements, lost.argmax(axis=0)
+
+
+def is_structural(before: tuple[float, float], after: tuple[float, float]) -> bool:
+    """Whether all gradients became zero for another reason than an underflow, such as a loss that is constant.
+
+    Args:
+        before: Scale and |loss| of the last reading, in which gradients were normal float16 numbers; a scale of -1 if
+            they were not.
+        after: Those of the reading in which all are zero. A loss is NaN if it was not read.
+    """
+    scale, loss = before
+    return 0 < scale <= after[0] and loss <= MAX_LOSS_FALL * after[1]
 
 
 def _near(rows: View, sampled: Ints) -> bool:

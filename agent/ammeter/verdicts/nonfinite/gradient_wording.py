@@ -85,9 +85,11 @@ def _overflow(state: State) -> str:
     if state.lowest <= MIN_USEFUL_SCALE:
         return f" It is not an overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}."
     bits = round(state.headroom_bits)
-    known = [f"the scale of {wording.scale(state.scale)} had worked"]
+    worked = state.worked or state.scale
+    known = [f"the scale of {wording.scale(worked)} had worked"]
     if state.headroom_bits >= 1:
-        known.append(f"usual gradients left {wording.count(bits, 'bit')} of headroom there (a factor of {2**bits})")
+        there = "there" if worked == state.scale else f"at {wording.scale(state.scale)}"
+        known.append(f"usual gradients left {wording.count(bits, 'bit')} of headroom {there} (a factor of {2**bits})")
     if not state.frontier.inf:
         known.append("none of the gradients is Inf")
     many = f" The last of these steps had a scale of {wording.scale(state.lowest)}." if state.bad > 1 else ""

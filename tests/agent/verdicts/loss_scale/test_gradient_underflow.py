@@ -8,7 +8,7 @@ import pytest
 
 from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream
-from tests.agent.stream_judgement import findings
+from tests.agent.stream_judgement import findings, judged
 
 
 def run(
@@ -106,3 +106,27 @@ def test_three_clean_readings_end_it() -> None:
         stream.good(65536, full=True)
     assert found(stream).active
     assert not found(stream.good(65536, full=True)).active
+
+
+@pytest.mark.parametrize(
+    ("scale", "loss", "underflows"),
+    [(65536.0, 2.0, False), (65536.0, 0.021, False), (131072.0, 2.0, False), (1.0, 2.0, True), (65536.0, 0.019, True)],
+)
+def test_normal_gradients_that_become_zero_at_once_underflow_only_if_scale_or_loss_has_fallen(
+    scale: float, loss: float, underflows: bool
+) -> None:
+    stream = Stream().autocast()
+    for _ in range(5):
+        stream.good(65536.0, full=True).good(65536.0)
+    for _ in range(5):
+        stream.good(scale, norm=0.0, loss=loss, full=True, stats=stream.readings(zeros=1.0, grid=float("nan")))
+    assert underflows == ("gradient-underflow" in findings(stream))
+    assert findings(stream) == judged(stream, cuts=range(len(stream.frames)))[1]
+
+
+def test_gradients_that_shrink_until_all_are_zero_underflow() -> None:
+    stream = Stream().autocast().good(1.0, full=True)
+    stream.good(1.0, norm=1e-4, full=True, stats=stream.readings(zeros=0.1, subnormals=0.8))
+    for _ in range(2):
+        stream.good(1.0, norm=0.0, full=True, stats=stream.readings(zeros=1.0, grid=float("nan")))
+    assert 3 == found(stream).opened_step

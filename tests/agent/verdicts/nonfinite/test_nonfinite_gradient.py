@@ -156,7 +156,7 @@ def test_nan_alone_that_stays_is_told_when_the_scale_has_left_it_room() -> None:
         assert {} == findings(stream.bad(4096 / 2**halvings, last=3))
     finding = found(stream.bad(256, last=3))
     assert (121, 125) == (finding.first_step, finding.opened_step)
-    assert "the scale of 256 (2^8) had worked and none of the gradients is Inf" in finding.cause
+    assert "the scale of 4096 (2^12) had worked and none of the gradients is Inf" in finding.cause
 
 
 def test_gradients_that_wait_for_the_second_optimizer_are_not_those_of_the_applied_step() -> None:
@@ -198,7 +198,7 @@ def test_an_inf_that_is_handed_on_and_stays_is_the_cause_of_the_collapse() -> No
     finding = found(stream.bad(4096, last=2, inf=True))
     assert ("page", 40, 44) == (finding.severity, finding.first_step, finding.opened_step)
     assert "In 5 steps from 40 to 44" in finding.cause
-    assert "the scale of 4096 (2^12) had worked" in finding.cause
+    assert "the scale of 65536 (2^16) had worked" in finding.cause  # and not 4096, at which no step was applied
 
 
 def test_nan_from_the_first_step_on_is_found_when_the_scale_has_come_down_to_1() -> None:

@@ -50,7 +50,8 @@ class Scaler:
         scalars["applied"], scalars["skipped"] = len(row.stepped | row.skipped) - skipped, skipped
         self._consecutive = self._consecutive + 1 if skipped else 0
         if skipped:
-            scale = min(scales)[0] if scales else scalars.get("scale")
+            failed = [update.scale.number() for update in in_use if any(map(is_positive, update.found_infs.values()))]
+            scale = min(failed or [at for at, _ in scales], default=scalars.get("scale"))
             data = {"scale": scale, "consecutive": self._consecutive}
             row.events.append(("step.skipped", data))
             self._session.governor.norm_schedule.skipped(row.step, self._session.row.step)

@@ -56,6 +56,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     between_step: int = -1
     """The first of these. `between_scale` is its scale."""
     between_scale: float = math.nan
+    several: bool = False
+    """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the skipped steps."""
 
     @property
     def constant(self) -> bool:

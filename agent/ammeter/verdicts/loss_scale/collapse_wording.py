@@ -17,6 +17,8 @@ def cause(state: State) -> str:
 
 
 def title(state: State) -> str:
+    if state.several:
+        return f"{state.lost_steps} steps were skipped in a run with several scalers"
     if not state.constant:
         return f"Loss scale collapsed from {state.from_scale:.6g} to {state.lowest:.3g}"
     if state.applied_between:
@@ -28,6 +30,10 @@ def title(state: State) -> str:
 
 
 def _scales(state: State) -> str:
+    if state.several:
+        start, lowest = wording.scale(state.from_scale), wording.scale(state.lowest)
+        moved = f"stayed {lowest}" if state.constant else f"fell from {start} to {lowest}"
+        return f", while the smallest scale of the run's scalers {moved}"
     if state.constant:
         return f", while the loss scale stayed {wording.scale(state.to_scale)}"
     return f", so the loss scale fell from {wording.scale(state.from_scale)} to {wording.scale(state.lowest)}"
@@ -35,6 +41,8 @@ def _scales(state: State) -> str:
 
 def _before(state: State) -> str:
     """Describes how these scales performed before."""
+    if state.several:
+        return "The scale of each skipped step is in the events step.skipped."
     if state.had_been_applied:
         known = "this scale" if state.constant else "the first of these scales"
         known = wording.scale(state.good_scale) if state.good_scale < state.from_scale else known
@@ -51,6 +59,8 @@ def _after(state: State) -> str:
     """Describes the scales of the failures, and whether a lower scale helped."""
     if state.applied_between:
         return _between(state)
+    if state.several:
+        return f" Steps are applied again since step {state.resumed}." if state.resumed >= 0 else ""
     if state.resumed >= 0:
         again = f" Steps are applied again since step {state.resumed}"
         if state.resumed_scale < state.lowest:
@@ -77,14 +87,14 @@ def _between(state: State) -> str:
         text += f" Since step {state.resumed} steps are applied again."
     if state.weights_nonfinite >= state.opened.first:
         return f"{text} The weights contain NaN or Inf, read at step {state.weights_nonfinite}."
-    if state.lowest > MIN_USEFUL_SCALE:
+    if state.lowest > MIN_USEFUL_SCALE and not state.several:
         return f"{text} An overflow is still possible: no step has failed at a scale of 1 or less."
     return text
 
 
 def _outlook(state: State) -> str:
     """Describes the effect of a further falling scale."""
-    if state.constant or state.resumed >= 0:
+    if state.constant or state.several or state.resumed >= 0:
         return ""
     if state.own:
         when = f"After {wording.count(state.steps_left, 'more skipped step')}" if state.steps_left else "Now"
@@ -116,7 +126,7 @@ def fix(state: State) -> str:
             f" {'a loss scale of 1' if state.own else 'GradScaler(init_scale=1)'}. If its gradients"
             f" are finite, it was an overflow and the lower scale is right; if not, {repair}."
         )
-    if state.lowest > MIN_USEFUL_SCALE:
+    if state.lowest > MIN_USEFUL_SCALE or state.several:
         return (
             "Check whether steps are applied again before the scale has fallen to 1: then it was an overflow. If not,"
             f" stop the run and {repair}. {_restart(state)}"

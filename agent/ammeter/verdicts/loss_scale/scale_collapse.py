@@ -170,6 +170,7 @@ def _with_place(state: State, place: Origin) -> State:
 
 def _event(state: State, event: Event) -> State:
     if event.name == "scaler.seen":
+        state = replace(state, several=True) if event.data.get("scaler") else state
         return replace(state, own=True) if event.data.get("own") else state
     if event.name == "weights.nonfinite":
         return replace(state, weights_nonfinite=event.step)

@@ -205,3 +205,13 @@ def test_a_later_skip_does_not_change_a_collapse_that_is_over() -> None:
     stream.bad(1024.0, first=1, last=1)
     assert over == found(stream)
     assert over == judged(stream, cuts=range(len(stream.frames)))[1]["scale-collapse"]
+
+
+def test_of_several_scalers_the_smallest_scale_is_not_said_to_be_that_of_the_skipped_steps() -> None:
+    stream = collapse(warm(40, scale=256.0).event("scaler.seen", enabled=True, scale=16384.0, scaler=1), 12, 256.0)
+    finding = found(stream)
+    assert "12 steps were skipped in a run with several scalers" == finding.title
+    assert "while the smallest scale of the run's scalers fell from 256 (2^8) to 0.125 (2^-3)" in finding.cause
+    for claim in ("had worked", "any scale", "1/scale"):
+        assert claim not in finding.cause
+    assert "Do not lower" not in finding.fix

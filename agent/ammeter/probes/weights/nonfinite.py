@@ -32,6 +32,13 @@ REPEAT_STEPS = 100
 """Steps after which a persistent fault causes another reading of all weights and another report of the same tensors."""
 
 
+MAX_BAD_READINGS = 50
+"""Readings of all weights in a run that tell whether gradients with NaN or Inf reached the weights."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "sum")
+"""Names of the moments of torch's optimizers. An optimizer of the program may begin another one with Inf, such as a
+minimum."""
+
 CHUNK_ELEMENTS = 2**18
 """Elements that are counted at a time, so that counting needs no temporary of the tensor's size."""
 
@@ -43,6 +50,10 @@ class NonfiniteWeights:
         self._last_reading = -REPEAT_STEPS
         self._loss_was_bad = False
         self._finite: int | None = None
+        self._bad_readings = 0
+        self._were_finite: set[int] = set()
+        self._intended: set[Any] = set()
+        self._known_moments: set[tuple[int, str]] = set()
         self._reported: dict[str, tuple[list[Any], int]] = {}
 
     def finish(self, row: Row, parts: list[Part]) -> None:
@@ -52,26 +63,47 @@ class NonfiniteWeights:
             self._moments(row, parts)
         if "weights_looked" in row.raw:
             for indices, arrived in row.raw["weights_looked"]:
-                self._weights(row, [int(index) for index in indices[_not_finite(arrived)]], None)
+                harmful = np.array([index not in self._intended for index in indices], bool)
+                norms = arrived.array()
+                self._weights(row, [int(at) for at in indices[np.isnan(norms) | (np.isinf(norms) & harmful)]], None)
         norm = row.scalars.get("grad_norm", 0.0)
         if self._loss_was_bad or not math.isfinite((row.loss or 0.0) + norm):
             self._read_if_bad(row)
 
     def _sampled(self, row: Row) -> None:
         bad, elements = [], 0
+        infinite = {
+            int(index) for indices, norms in row.stats.get("weight.norm", ()) for index in indices[np.isinf(norms)]
+        }
         for indices, numbers in row.stats.get("weight.nonfinite", ()):
-            bad += [int(index) for index in indices[numbers > 0]]
-            elements += int(numbers.sum())
+            self._were_finite.update(indices[numbers == 0].tolist())
+            counted = [not self._is_intended(row, int(index), int(index) in infinite) for index in indices]
+            harmful = (numbers > 0) & np.array(counted, bool)
+            bad += [int(index) for index in indices[harmful]]
+            elements += int(numbers[harmful].sum())
         if bad:
             self._weights(row, sorted(bad), elements)
         elif "weight.nonfinite" in row.stats:
             self._finite = row.step
 
+    def _is_intended(self, row: Row, index: int, is_infinite: bool) -> bool:
+        """Whether a weight has Inf and no NaN since its first reading and gives finite losses, as a mask does."""
+        if index in self._were_finite or not is_infinite:
+            return False
+        if not self._loss_was_bad and math.isfinite(row.loss or 0.0):
+            self._intended.add(index)
+        return index in self._intended
+
     def _moments(self, row: Row, parts: list[Part]) -> None:
         bad: list[tuple[int, str, int]] = []
         for part in parts:
             counts = part.bad_moments()
-            bad += [(int(part.indices[at]), part.moment, int(counts[at])) for at in np.flatnonzero(counts)]
+            read = [(int(index), part.moment) for index in part.indices]
+            if part.moment not in MOMENTS and not self._loss_was_bad and math.isfinite(row.loss or 0.0):
+                new = (key for key, count in zip(read, counts, strict=True) if count and key not in self._known_moments)
+                self._intended.update(new)
+            self._known_moments.update(read)
+            bad += [(*read[at], int(counts[at])) for at in np.flatnonzero(counts) if read[at] not in self._intended]
         if bad and self._is_new("moments", [entry[:2] for entry in bad], row.step):
             names = self._session.watched.tensors
             tensors = [f"{names[index].name}.{moment}" for index, moment, _ in bad]
@@ -104,7 +136,14 @@ class NonfiniteWeights:
         if is_bad and (new or row.step - self._last_reading >= REPEAT_STEPS):
             self._last_reading = row.step
             self._read_all(row)
+        elif is_bad and not bad_loss and self._bad_readings < MAX_BAD_READINGS and self._was_applied_on_host(row):
+            self._bad_readings += 1
+            self._read_all(row)
         self._loss_was_bad = bad_loss
+
+    def _was_applied_on_host(self, row: Row) -> bool:
+        _, tensor = next(iter(self._session.watched.alive()), (0, None))
+        return tensor is not None and tensor.is_cpu and not row.skipped and not row.fused
 
     def _read_all(self, row: Row) -> None:
         """Reads every weight and buffer, between two steps."""
@@ -124,11 +163,18 @@ class NonfiniteWeights:
         for (device, _), tensors in places.items():
             transfer = async_copy.of(_norms([tensor for _, tensor in tensors]))
             if device.type == "cpu":
-                counts += [(tensors[at][0], _nonfinite(tensors[at][1])) for at in np.flatnonzero(_not_finite(transfer))]
+                suspect = [tensors[at] for at in np.flatnonzero(_not_finite(transfer))]
+                counts += [
+                    (index, _nonfinite(tensor))
+                    for index, tensor in suspect
+                    if index not in self._intended or torch.isnan(tensor).any()
+                ]
             else:
                 self._await([index for index, _ in tensors], transfer)
         bad = sorted((index, count) for index, count in counts if count)
         self._weights(row, [index for index, _ in bad], sum(count for _, count in bad))
+        if not bad and places and all(device.type == "cpu" for device, _ in places):
+            row.scalars.setdefault("weights_nonfinite", 0.0)
 
     def _await(self, indices: list[int], transfer: async_copy.Transfer) -> None:
         row = self._session.row

@@ -17,6 +17,9 @@ OFTEN_SKIPS, WITHIN_STEPS = 3, 10
 """Bad steps within so many steps that raise the severity to `page`. Two in a row do so too. It does not matter whether
 they were skipped."""
 
+MAX_READ_LATE_STEPS = 10
+"""Steps after which weights that become bad are no effect of gradients after which other weights were read finite."""
+
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
@@ -70,8 +73,6 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """How the program ended in the bad step; empty for a step that was completed."""
     failed_scale: float = math.inf
     """Lowest scale of a skipped step of a program that clips its gradients before they are read."""
-    worked: float = 0.0
-    """Scale of the last applied step before the bad ones; 0 if unknown. `scale` is that of a bad step."""
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:
@@ -104,8 +105,25 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, c
         bad=max(1, state.series) if fresh else state.bad + state.uncounted + 1,
         uncounted=0,
         applied=int(unprotected) if fresh else state.applied + unprotected,
-        worked=state.headroom.applied_scale if fresh else state.worked,
         page=unprotected or often or (state.page and not fresh),
         finite=0,
         frontier=frontier if fresh or not state.frontier.count else state.frontier,
     )
+
+
+def with_doubtful_step(state: State, step: int, frontier: Origin) -> State:
+    """Stores a bad step of which it is uncertain whether the bad gradients were applied.
+
+    A program with a loss scale of its own checks its gradients itself: the row of an applied step may also contain a
+    step that it skipped before. After an update between two optimizers, the row of the first optimizer's step also
+    contains the gradients of the second, which is skipped in the next row. If the weights that were read after the
+    step are finite, the program repairs its gradients before the optimizer uses them, unless a further weight is bad.
+    """
+    if state.weight or (state.doubtful_step >= 0 and keeps_doubts(state)):
+        return state
+    return replace(state, doubtful_step=step, doubtful=frontier)
+
+
+def keeps_doubts(state: State) -> bool:
+    """Whether a bad weight proves at any later step that the doubtful step was applied."""
+    return state.own_scaled or state.nan_overflows

@@ -14,7 +14,13 @@ from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.verdicts.nonfinite import gradient_wording, headroom, origin_event
-from ammeter.verdicts.nonfinite.gradient_episode import State, open_episode
+from ammeter.verdicts.nonfinite.gradient_episode import (
+    MAX_READ_LATE_STEPS,
+    State,
+    keeps_doubts,
+    open_episode,
+    with_doubtful_step,
+)
 from ammeter.wire.columns import Mask, View, measured
 from ammeter.wire.frames import Event
 
@@ -71,7 +77,8 @@ def _unfinished(state: State, data: dict[str, Any]) -> State:
 
 def _weights(state: State, event: Event) -> State:
     """Names a weight of the finding. It also proves that doubtful steps were applied."""
-    if 0 <= state.doubtful_step <= event.step and not state.opened.active:
+    is_late = event.step > state.doubtful_step + MAX_READ_LATE_STEPS and not keeps_doubts(state)
+    if 0 <= state.doubtful_step <= event.step and not state.opened.active and not is_late:
         state = open_episode(state, state.doubtful_step, state.doubtful, unprotected=True, certain_at=event.step)
         state = replace(state, doubtful_step=-1, scaled=True)
     tensors = event.data.get("tensors") or ["a weight"]
@@ -100,8 +107,8 @@ def _rows(state: State, rows: View) -> State:
     losses = rows.loss()
     losses_read = measured(losses)
     loss_nonfinite = losses_read & ~np.isfinite(losses)
-    records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax")
-    for at, (step, (scale, applied, skipped, norm, absmax)) in enumerate(records):
+    records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax", "weights_nonfinite")
+    for at, (step, (scale, applied, skipped, norm, absmax, weights)) in enumerate(records):
         loss = float(losses[at])
         if not bad[at]:
             state = _good(state, step, (scale, norm, absmax, loss), applied) if applied > 0 else state
@@ -109,26 +116,14 @@ def _rows(state: State, rows: View) -> State:
             frontier = gradient_frontier.of_row(rows, at) or Origin()
             if skipped > 0:
                 state = _skipped(state, step, scale, frontier, int(skipped + (applied if applied > 0 else 0)), loss)
-            elif applied > 0 and (state.own_scaled or state.nan_overflows):
-                state = _doubtful(state, step, frontier)
+            elif applied > 0 and (keeps_doubts(state) or weights == 0):
+                state = with_doubtful_step(state, step, frontier)
             else:
                 state = open_episode(state, step, frontier, unprotected=applied > 0)
             state = _with_unread(state, step, bool(losses_read[at]), applied, skipped, scale)
             if state.opened.active and state.opened.last < step:
                 state = replace(state, uncounted=state.uncounted + 1)
     return state
-
-
-def _doubtful(state: State, step: int, frontier: Origin) -> State:
-    """Stores a bad step of which it is uncertain whether the bad gradients were applied.
-
-    A program with a loss scale of its own checks its gradients itself: the row of an applied step may also contain a
-    step that it skipped before. After an update between two optimizers, the row of the first optimizer's step also
-    contains the gradients of the second, which is skipped in the next row.
-    """
-    if state.weight or state.doubtful_step >= 0:
-        return state
-    return replace(state, doubtful_step=step, doubtful=frontier)
 
 
 def _with_unread(state: State, step: int, loss_read: bool, applied: float, skipped: float, scale: float) -> State:
@@ -278,6 +273,7 @@ VERDICT = Verdict(
         "scale",
         "applied",
         "skipped",
+        "weights_nonfinite",
         "grad.norm",
         "grad.infs",
     ),

@@ -73,6 +73,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """How the program ended in the bad step; empty for a step that was completed."""
     failed_scale: float = math.inf
     """Lowest scale of a skipped step of a program that clips its gradients before they are read."""
+    worked: float = 0.0
+    """Scale of the last applied step before the bad ones; 0 if unknown. `scale` is that of a bad step."""
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:
@@ -105,6 +107,7 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, c
         bad=max(1, state.series) if fresh else state.bad + state.uncounted + 1,
         uncounted=0,
         applied=int(unprotected) if fresh else state.applied + unprotected,
+        worked=state.headroom.applied_scale if fresh else state.worked,
         page=unprotected or often or (state.page and not fresh),
         finite=0,
         frontier=frontier if fresh or not state.frontier.count else state.frontier,

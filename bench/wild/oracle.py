@@ -179,7 +179,7 @@ class Recorder:
     def gradients(self, model: torch.nn.Module, scale: float) -> None:
         """Notes the gradients before they are unscaled. A closure does so once per evaluation."""
         found, self._model = _gradients_of(model), model
-        norms = {name: float(gradient.float().norm()) for name, gradient in found.items()}
+        norms = {name: float(gradient.double().norm()) for name, gradient in found.items()}  # float32 overflows at 2e19
         self._present = _flat(found.values())
         sizes = self._present.abs()
         earlier = [self._gradients["bad_gradients"]] if "bad_gradients" in self._gradients else []
@@ -188,7 +188,7 @@ class Recorder:
             "bad_gradients": _nonfinite(found),
             "bad_earlier": [*self._gradients["bad_earlier"], *earlier],
             "used_scale": float(scale),
-            "norms": [*self._gradients["norms"], float(self._present.norm())],
+            "norms": [*self._gradients["norms"], float(self._present.double().norm())],
             "largest": max(norms, key=lambda name: norms[name], default=""),
             "absmax": float(sizes.max()) if len(sizes) else None,
             "tensors": len(found),
@@ -272,7 +272,7 @@ def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def _norm(model: torch.nn.Module) -> float:
-    return float(_flat(_gradients_of(model).values()).norm())
+    return float(_flat(_gradients_of(model).values()).double().norm())
 
 
 def _digest(tensors: Any) -> str:

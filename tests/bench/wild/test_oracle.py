@@ -89,3 +89,15 @@ def test_gradients_of_each_evaluation_of_a_closure_are_known(tmp_path: Path) -> 
     assert 18 == len(row.bad_gradients) == row.tensors
     assert 0 < len(row.bad_earlier[0]) < 18
     assert row.bad_earlier[0] in Truth(assemble(recipe, "fault"), recording).bad_gradients(row)  # type: ignore[arg-type]
+
+
+def test_norms_beyond_the_squares_of_float32_are_known(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.weight.grad = torch.full((1, 2), 1e30)
+    recorder = Recorder(tmp_path / "rows")
+    recorder.gradients(model, 1.0)
+    recorder.unscaled(model)
+    recorder.step(0, 1.0, model, 1.0)
+    recorder.close()
+    (row,), _ = oracle.read(tmp_path / "rows")
+    assert [pytest.approx(1e30 * 2**0.5)] * 3 == row.norms

@@ -50,7 +50,7 @@ def _place(state: State) -> str:
             f" Hooks read finite gradients{most} at the input of {state.origin.module}'s backward pass and NaN or Inf"
             " at its output: they originated in the backward pass there."
         )
-    if state.frontier.handed_on:
+    if state.frontier.handed_on and not state.frontier.before:  # else the modules run in another order
         return f" That points to the backward pass of {state.frontier.module}."
     return ""
 

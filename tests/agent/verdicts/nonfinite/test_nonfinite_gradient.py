@@ -41,6 +41,13 @@ def test_nan_without_inf_at_a_scale_that_left_room_is_found_at_once_with_its_pla
     assert "backward pass of blocks.1.fc" in finding.fix
 
 
+def test_finite_gradients_before_the_bad_ones_point_to_no_backward_pass() -> None:
+    """The modules then do not run in the order in which they are defined."""
+    finding = found(calm().bad(65536, first=1, last=3))
+    assert "the 2 gradients read after it are finite." in finding.cause
+    assert "points to" not in finding.cause
+
+
 def test_two_such_steps_in_a_row_page() -> None:
     assert "page" == found(calm().bad(65536, last=3).bad(32768, last=3)).severity
 

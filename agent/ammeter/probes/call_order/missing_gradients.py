@@ -17,7 +17,7 @@ from ammeter.probes.call_order.marks import nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import call_site, patch
-from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.closures import closure_in, version
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -182,7 +182,7 @@ class Missing:
         if not trained or self._backward_line == "":
             self._searches = True  # nothing has run backward yet, so that no gradient can exist
             return
-        versions = (*map(_version, trained), *unseen(lambda: _sampled(trained), ()))
+        versions = (*map(version, trained), *unseen(lambda: _sampled(trained), ()))
         if not account.empty or versions != account.versions:  # an optimizer of the program may need no gradients
             account.empty, account.first, account.versions = 0, self._session.row.step, versions
         account.empty += 1
@@ -281,13 +281,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for parameter in _parameters(optimizer) if parameter.requires_grad)
-
-
-def _version(parameter: torch.Tensor) -> int:
-    try:
-        return parameter._version
-    except RuntimeError:  # a parameter made in inference mode has no version
-        return 0
 
 
 def _sampled(trained: list[torch.Tensor]) -> list[float]:

@@ -11,24 +11,22 @@ import torch
 from ammeter.probes.own_scaling import graph
 from ammeter.probes.own_scaling.judgement import Judgement
 from ammeter.probes.own_scaling.own_skips import OwnSkips, has_nonfinite
-from ammeter.probes.own_scaling.samples import DeviceSample, Returned, Sample, Samples, is_finite
+from ammeter.probes.own_scaling.samples import Returned, Samples
+from ammeter.probes.own_scaling.sampling import Sampling, has_hooks, seed_of
 from ammeter.probes.own_scaling.steps import (
     BACKWARD,
     CLIP_VALUE,
     CLIPPED,
     MAX_NORM,
-    MAX_POINTS,
     RESUMED,
     STEP,
     Pass,
-    Point,
     ScaledStep,
     Use,
 )
 from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, own_scale
 from ammeter.tensors import async_copy
-from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import call_site, optimizer_steps, patch
 from ammeter.torch_hooks.clip_calls import CLIP_ENDS, clip_arguments, clip_function, older_clip_arguments
 from ammeter.torch_hooks.clip_calls import CLIP_REPORTS_NORM as HAS_ARGUMENTS
@@ -62,9 +60,9 @@ class OwnScaling:
         self._group = Group(())
         self._steps = self._returned_steps = 0
         self._is_candidate = False
-        self._is_on_host = True
         self._emitted: set[str] = set()
         self._skips = OwnSkips(session, self._samples)
+        self._sampling = Sampling(session, self._samples, self._skips)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         by_norm, clipped = guard(self._clips_norm), guard(self._clipped)
@@ -164,7 +162,7 @@ class OwnScaling:
         Unproven scalers are sampled in followed steps, and so are gradients on a device.
         """
         session = self._session
-        is_needed = session.follows or (self._own.value > 0 and self._is_on_host)
+        is_needed = session.follows or (self._own.value > 0 and self._sampling.is_on_host)
         return not is_needed or session.closure.optimizer is not None or patch.inside_backward()
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -175,7 +173,7 @@ class OwnScaling:
         if step is None:
             step = row.raw[KEY] = ScaledStep()
         elif step.passes:
-            self._sample_all(row, step, RESUMED)
+            self._sampling.read_all(row, step, RESUMED)
         step.losses_before = len(row.raw.get("losses", ()))
         if self._judgement.wants_graph and step.graph is None:
             step.graph = graph.examine(patch.outputs(args, kwargs))
@@ -215,7 +213,7 @@ class OwnScaling:
         is_opaque = any(part.kind == OPAQUE for part in noted.parts)
         step.passes.append(Pass(noted, None, call_site.place(), is_opaque, returned_losses.CALL))
         for optimizer in self._session.watched.optimizers:
-            self._sample(row, step, optimizer, BACKWARD, len(step.passes) - 1, returned=returned)
+            self._sampling.read(row, step, optimizer, BACKWARD, len(step.passes) - 1, returned=returned)
 
     def _samples_returned(self) -> bool:
         """Whether gradients of torch.autograd.grad() are sampled: in the first steps, and of a proven scaler."""
@@ -229,9 +227,9 @@ class OwnScaling:
         losses = row.raw.get("losses", ())
         loss = losses[-1] if len(losses) > step.losses_before else None
         outputs, seed = patch.outputs(args, kwargs), args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-        is_opaque = loss is None or any(part.kind == OPAQUE for part in loss.parts) or _has_hooks(outputs)
-        step.passes.append(Pass(loss, _number(row, seed), call_site.place(), is_opaque))
-        self._sample_all(row, step, BACKWARD, len(step.passes) - 1)
+        is_opaque = loss is None or any(part.kind == OPAQUE for part in loss.parts) or has_hooks(outputs)
+        step.passes.append(Pass(loss, seed_of(row, seed), call_site.place(), is_opaque))
+        self._sampling.read_all(row, step, BACKWARD, len(step.passes) - 1)
 
     def _clips_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         limit = clip_arguments(args, kwargs)[1] if HAS_ARGUMENTS else older_clip_arguments(args)[1]
@@ -245,13 +243,13 @@ class OwnScaling:
         row = self._session.row
         step = row.raw.get(KEY)
         if step is not None and step.passes:
-            self._sample_all(row, step, kind, limit, call_site.place())
+            self._sampling.read_all(row, step, kind, limit, call_site.place())
 
     def _clipped(self, _: tuple[Any, ...], __: dict[str, Any], ___: Any) -> None:
         row = self._session.row
         step = row.raw.get(KEY)
         if step is not None and step.passes:
-            self._sample_all(row, step, CLIPPED)
+            self._sampling.read_all(row, step, CLIPPED)
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         row = self._session.row
@@ -259,8 +257,8 @@ class OwnScaling:
         if step is None or optimizer not in self._session.watched.optimizers:
             return
         if closure_in(args, kwargs) is None:
-            self._sample(row, step, optimizer, STEP, 0, call_site.place())
-            weights = None if self._own.value or not self._is_on_host else self._samples.weights(optimizer)
+            self._sampling.read(row, step, optimizer, STEP, 0, call_site.place())
+            weights = None if self._own.value or not self._sampling.is_on_host else self._samples.weights(optimizer)
             if weights is not None:
                 step.weights[id(optimizer)] = weights, None
 
@@ -269,59 +267,3 @@ class OwnScaling:
         step = self._session.row.raw.get(KEY)
         if step is not None and id(optimizer) in step.weights:
             step.weights[id(optimizer)] = step.weights[id(optimizer)][0], self._samples.weights(optimizer)
-
-    def _sample_all(
-        self, row: Row, step: ScaledStep, kind: str, number: float = 0, place: call_site.Place = call_site.NOWHERE
-    ) -> None:
-        for optimizer in self._session.watched.optimizers:
-            sample = self._sample(row, step, optimizer, kind, number, place)
-            if kind == BACKWARD and sample is not None:
-                self._check_overflow(optimizer, sample, step.passes[-1])
-
-    def _sample(
-        self,
-        row: Row,
-        step: ScaledStep,
-        optimizer: torch.optim.Optimizer,
-        kind: str,
-        number: float,
-        place: call_site.Place = call_site.NOWHERE,
-        returned: Returned | None = None,
-    ) -> Sample | None:
-        if len(step.points.get(id(optimizer), ())) > MAX_POINTS:
-            return None
-        if kind in (MAX_NORM, CLIP_VALUE, STEP) and row.raw.get("gradients_read", {}).get(id(optimizer)):
-            step.note_reading(id(optimizer))
-        sample = self._samples.read(optimizer, returned)
-        if isinstance(sample, DeviceSample):
-            row.wait_for(sample.transfer)
-        step.add(id(optimizer), Point(kind, sample, number, place))
-        return sample
-
-    def _check_overflow(self, optimizer: torch.optim.Optimizer, sample: Sample, last: Pass) -> None:
-        """Records that scaled gradients contain NaN or Inf, if the host knows it."""
-        self._is_on_host = sample.on_host
-        if not sample.on_host:
-            return
-        scale = 0.0 if last.loss is None else self._skips.scale_of(last.loss.parts)
-        if self._own.value or scale:
-            self._skips.passed(optimizer, scale)
-            if not is_finite(sample):
-                self._skips.overflowed(optimizer)
-
-
-def _number(row: Row, seed: Any) -> Transfer | None:
-    """Returns the gradient that the caller of backward() gave, if it is one number."""
-    if isinstance(seed, list | tuple):
-        seed = seed[0] if len(seed) == 1 else None
-    if not isinstance(seed, torch.Tensor) or seed.numel() != 1 or seed.is_complex():
-        return None
-    number = async_copy.of(seed)
-    row.wait_for(number)
-    return number
-
-
-def _has_hooks(outputs: Any) -> bool:
-    """Whether a loss has a hook, which may change its gradient."""
-    several = outputs if isinstance(outputs, list | tuple) else (outputs,)
-    return any(bool(getattr(output, "_backward_hooks", None)) for output in several)

@@ -249,18 +249,14 @@ def cause(state: Weights) -> str:
         until = "later comparison" if state.opened.active else f"comparison until step {state.opened.last}"
         return (
             f"{before}, but before step {parting.since} and in every {until} they differ.{gradients}"
-            " At least some gradients are not averaged over the ranks, or are changed on single ranks after that. Ranks"
-            " that average their weights rarely look the same between two averages."
+            " Some gradients are not averaged over the ranks, or are changed on single ranks after that; ranks that"
+            " average their weights rarely look the same between two averages."
         )
     apart = f"{before} and different before step {parting.since} and later.{gradients}"
     if not state.shares:
-        return (
-            f"{apart} No equal gradients were read since then: they are not averaged, or are changed on single ranks"
-            " after that."
-        )
-    return (
-        f"{apart} Some update was not the same on all ranks, and equal gradients do not make the weights equal again."
-    )
+        changed = "they are not averaged, or are changed on single ranks after that"
+        return f"{apart} No equal gradients were read since then: {changed}."
+    return f"{apart} Some update was not the same on all ranks; equal gradients do not make the weights equal again."
 
 
 def fix(state: Weights) -> str:

@@ -287,16 +287,3 @@ def test_steps_that_are_skipped_or_not_finite_are_left_out() -> None:
         stream.bad(65536.0, last=5, inf=True)
         stream.good(65536.0, norm=0.5)
     assert "gradient-spike" not in findings(stream)
-
-
-def test_gradients_that_a_tiny_loss_scale_rounds_to_zero_name_the_scale() -> None:
-    norms = noisy(np.random.default_rng(0), 100)
-    norms[85:] = 0.0
-    tiny, usual = judged(norms, scale=2.0**-31), judged(norms, scale=2.0**16)
-    assert tiny
-    assert usual
-    assert "is 0, where it had been" in usual.cause
-    assert "loss scale" not in usual.cause + usual.fix
-    assert tiny.cause.endswith("The loss scale was 4.66e-10 then: gradients times this scale round to zero in float16.")
-    assert tiny.fix.startswith("Set the loss scale to its first value again")
-    assert (0.0, 2.0**-31) == (tiny.evidence["grad_norm"], tiny.evidence["loss_scale"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -75,6 +76,14 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Lowest scale of a skipped step of a program that clips its gradients before they are read."""
     worked: float = 0.0
     """Scale of the last applied step before the bad ones; 0 if unknown. `scale` is that of a bad step."""
+    several: bool = False
+    """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the bad step."""
+
+
+def with_scaler(state: State, data: dict[str, Any]) -> State:
+    """Stores what the event about a new scaler contains."""
+    several = state.several or bool(data.get("scaler"))
+    return replace(state, own_scaled=state.own_scaled or bool(data.get("own")), several=several)
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:

@@ -82,6 +82,11 @@ def _applied(state: State) -> str:
 
 def _overflow(state: State) -> str:
     """Describes the evidence against an overflow, and the missing evidence."""
+    if state.several:
+        return (
+            " An overflow is possible, because it was not compared with the scale of the scaler that skipped: run the"
+            " same batch with GradScaler(init_scale=1) to decide."
+        )
     if state.lowest <= MIN_USEFUL_SCALE:
         return f" It is not an overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}."
     bits = round(state.headroom_bits)

@@ -20,6 +20,7 @@ from ammeter.verdicts.nonfinite.gradient_episode import (
     keeps_doubts,
     open_episode,
     with_doubtful_step,
+    with_scaler,
 )
 from ammeter.wire.columns import Mask, View, measured
 from ammeter.wire.frames import Event
@@ -52,7 +53,7 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         elif isinstance(part, Event) and part.name == "usage.update_between_optimizers":
             state = replace(state, nan_overflows=True)
         elif isinstance(part, Event) and part.name == "scaler.seen":
-            state = replace(state, own_scaled=True) if part.data.get("own") else state
+            state = with_scaler(state, part.data)
         elif isinstance(part, Event) and part.name == "weights.nonfinite":
             state = _weights(state, part)
         elif isinstance(part, Event) and part.name == "step.unfinished":

@@ -268,3 +268,10 @@ def test_a_larger_loss_leaves_less_headroom_than_the_usual_one() -> None:
 
     assert "nonfinite-gradient" in findings(after(0.5))
     assert "nonfinite-gradient" not in findings(after(0.5 * 2.0**6))
+
+
+def test_of_several_scalers_no_scale_is_said_to_have_worked() -> None:
+    stream = calm().event("scaler.seen", enabled=True, scale=16384.0, scaler=1)
+    cause = found(stream.bad(64, first=3, last=3, inf=True).good(64, norm=0.5)).cause
+    assert "had worked" not in cause
+    assert "An overflow is possible" in cause

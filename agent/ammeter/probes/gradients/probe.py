@@ -49,6 +49,7 @@ class Gradients:
         return self._session.fast_path.pauses(
             [
                 patch.backward(before=guard(self._backward), after=guard(self._ran_backward)),
+                patch.function(torch.autograd, "grad", after=guard(self._by_hand.after_grad)),
                 *patch.methods(self._session.watched.optimizer_kinds, "zero_grad", before=guard(self._resetting)),
                 *patch.methods(kinds, "unscale_", before=guard(self._unscaling)),
                 patch.function(*clip_function(), before=guard(self._clipping)),

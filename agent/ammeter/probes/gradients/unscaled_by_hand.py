@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ammeter.probes.own_scaling.samples import DeviceSample, Sample, Samples, is_equal, ratios, typical
+from ammeter.probes.own_scaling.samples import DeviceSample, Returned, Sample, Samples, is_equal, ratios, typical
+from ammeter.recording import returned_losses
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import patch
@@ -58,6 +59,19 @@ class UnscaledByHand:
             if key in states and self._state(optimizer) != states[key]:
                 self._session.row.raw.setdefault(KEY, {})[key] = self._read(optimizer)
 
+    def after_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+        """Samples the gradients that torch.autograd.grad() returns to a program that assigns them itself.
+
+        Those of a step with backward() are measurements, such as the norm of the gradient of one loss.
+        """
+        known = self._session.row.raw.get(KEY, {})
+        optimizers = [optimizer for optimizer in self._sampled() if id(optimizer) not in known]
+        if not optimizers or returned_losses.loss_of(args, kwargs, self._session.watched) is None:
+            return
+        returned = returned_losses.gradients_in(args, kwargs, results)
+        for optimizer in optimizers if returned else ():
+            self._session.row.raw.setdefault(KEY, {})[id(optimizer)] = self._read(optimizer, returned)
+
     def leave_to_scaler(self, optimizer: torch.optim.Optimizer) -> None:
         """Records that the scaler divides the gradients of this step."""
         self._is_past.setdefault(optimizer, False)
@@ -97,8 +111,8 @@ class UnscaledByHand:
     def _state(self, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
         return unseen(lambda: self._samples.state(optimizer), ())
 
-    def _read(self, optimizer: torch.optim.Optimizer) -> Sample | None:
-        sample = unseen(lambda: self._samples.read(optimizer), ())
+    def _read(self, optimizer: torch.optim.Optimizer, returned: Returned | None = None) -> Sample | None:
+        sample = unseen(lambda: self._samples.read(optimizer, returned), ())
         if isinstance(sample, DeviceSample):
             self._is_on_host = False
             self._session.row.wait_for(sample.transfer)

@@ -70,6 +70,21 @@ def test_the_norm_is_that_after_the_division_by_hand(noise: float, passes: int, 
     assert own == pytest.approx(_recorded(run, tmp_path), rel=1e-5)
 
 
+@pytest.mark.parametrize("divides", [True, False])
+def test_the_norm_of_assigned_gradients_is_that_after_their_division(divides: bool, tmp_path: Path) -> None:
+    (model,), (optimizer,), scaler = _parts(1)
+    optimizer.param_groups[0]["lr"] = 1e-2 if divides else 1e-6
+    run, own, weights = ammeter.watch(model, optimizer, scaler, dir=tmp_path), list[float](), list(model.parameters())
+    for _ in range(STEPS):
+        gradients = torch.autograd.grad(scaler.scale(loss_of(model)), weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient / SCALE if divides else gradient
+        own.append(_norm(model) / (1 if divides else SCALE))
+        optimizer.step()
+        scaler.update(SCALE)
+    assert own == pytest.approx(_recorded(run, tmp_path), rel=1e-5)
+
+
 def test_gradients_that_stay_scaled_have_the_norm_without_the_scale(tmp_path: Path) -> None:
     (model,), (optimizer,), scaler = _parts(1)
     run, own = ammeter.watch(model, optimizer, scaler, dir=tmp_path), list[float]()

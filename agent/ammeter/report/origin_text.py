@@ -16,7 +16,8 @@ def sentence(data: Data) -> str:
     """
     kind = data["kind"]
     if kind == "input":
-        return f"the first NaN or Inf was in the model's argument {data.get('input')}{_amounts(data)}: check the data"
+        name = f" {data['input']}" if data.get("input") else ""
+        return f"an argument of the model{name} contained NaN or Inf already{_amounts(data)}: check the data"
     if kind == "gradient":
         return "the first NaN or Inf was in a gradient that the loss contains: a scaled one can overflow"
     place = data.get("module") or ("the loss, behind the model" if data.get("op") == "loss" else "the model's own code")

@@ -95,7 +95,8 @@ class Loss:
             self._record(row, outputs)
         if self._scaled_ids:
             self._scaled_ids.clear()
-        if not self._session.watched.optimizers.at_most_one():
+        watched = self._session.watched
+        if not (watched.optimizers.at_most_one() or watched.by_several_threads):
             self._states_before = self._gradients()
 
     def _before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,6 +129,8 @@ class Loss:
         if not self._states_before or patch.inside_backward():
             return
         before, self._states_before = self._states_before, {}
+        if self._session.watched.by_several_threads:
+            return  # another thread may replace these gradients now
         touched = frozenset(key for key, state in self._gradients().items() if state != before.get(key))
         for loss in self._session.row.raw.get("losses", ()):
             if loss.touched is None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import ammeter
+from tests.agent.programs import start
 from tests.agent.training import events, stream
 
 
@@ -96,3 +97,40 @@ def test_what_another_thread_trains_is_not_looked_at(tmp_path: Path) -> None:
     looked_at = [account.optimizer() for account in usage._ledger.checkable()]
     run.close()
     assert [ours[1]] == looked_at
+
+
+AT_THE_SAME_TIME = """
+import threading
+
+def net(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=1e-2)
+
+nets = [net(seed) for seed in range(3)]
+run = ammeter.watch([model for model, _ in nets], [optimizer for _, optimizer in nets])
+together = threading.Barrier(3)
+
+def train(model, optimizer):
+    for step in range(800):
+        if step % 50 == 0:
+            together.wait()
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+threads = [threading.Thread(target=train, args=one) for one in nets]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+run.close()
+print("done", flush=True)
+"""
+
+
+def test_gradients_that_another_thread_trains_are_not_read(tmp_path: Path) -> None:
+    """Memory that another thread releases at this moment ends the process."""
+    for number in range(3):
+        ended = start(AT_THE_SAME_TIME, tmp_path / str(number)).end()
+        assert (0, "done\n") == (ended.code, ended.out), ended.err

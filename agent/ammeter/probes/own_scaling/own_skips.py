@@ -64,6 +64,8 @@ class OwnSkips:
 
         Two optimizers that are reset one after the other are given up together.
         """
+        if self._session.watched.by_several_threads:  # another thread may train some of them now
+            return []
         dropped = self._dropped.given_up(reset)
         return list(dropped) if dropped or reset.closes else self._overflowing(reset)
 

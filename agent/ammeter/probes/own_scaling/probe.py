@@ -159,9 +159,12 @@ class OwnScaling:
     def _rests(self) -> bool:
         """Whether the open step is not sampled.
 
-        Unproven scalers are sampled in followed steps, and so are gradients on a device.
+        Unproven scalers are sampled in followed steps, and so are gradients on a device. Gradients that another thread
+        trains must not be read.
         """
         session = self._session
+        if session.watched.by_several_threads:
+            return True
         is_needed = session.follows or (self._own.value > 0 and self._sampling.is_on_host)
         return not is_needed or session.closure.optimizer is not None or patch.inside_backward()
 

@@ -35,7 +35,8 @@ class Sampling:
         self, row: Row, step: ScaledStep, kind: str, number: float = 0, place: call_site.Place = call_site.NOWHERE
     ) -> None:
         """Samples the gradients of all optimizers at one point of a step."""
-        for optimizer in self._session.watched.optimizers:
+        watched = self._session.watched
+        for optimizer in watched.optimizers if not watched.by_several_threads else ():
             sample = self.read(row, step, optimizer, kind, number, place)
             if kind == BACKWARD and sample is not None:
                 self._check_overflow(optimizer, sample, step.passes[-1])

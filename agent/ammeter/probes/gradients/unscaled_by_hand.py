@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ammeter.probes.call_order.sampled_elements import MAX_CHANGE, UNIFORM_SHARE
 from ammeter.probes.own_scaling.samples import DeviceSample, Returned, Sample, Samples, is_equal, ratios, typical
 from ammeter.recording import returned_losses
 from ammeter.tensors import async_copy
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
 KEY = "gradients_produced"
-
-UNIFORM_SHARE = 0.9
-"""Share of the elements that a division, an average or a clip changes by one factor."""
-
-MAX_CHANGE = 16.0
-"""A change by several factors, such as an average with other ranks, makes gradients smaller by no more than this. A
-division by the scale does, even if noise follows it that is larger than many of the elements."""
 
 Optimizers = weakref.WeakKeyDictionary[torch.optim.Optimizer, bool]
 
@@ -158,6 +152,8 @@ def is_divided(produced: Sample, received: Sample, scale: float) -> bool | None:
     limit, ratio = 1 / math.sqrt(max(scale, 1.0)), typical(found)
     if is_equal(found, ratio, UNIFORM_SHARE):
         return ratio < limit
+    # A change by several factors, such as an average with other ranks, is none by more than MAX_CHANGE; a division is,
+    # even if noise follows it that is larger than many of the elements.
     known = [place for place, one in enumerate(found) if one == one]
     before, after = (sum([abs(sample.values[place]) for place in known]) for sample in (produced, received))
     return after < max(limit, 1 / MAX_CHANGE) * before

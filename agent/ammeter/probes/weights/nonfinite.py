@@ -52,7 +52,8 @@ class NonfiniteWeights:
         self._finite: int | None = None
         self._bad_readings = 0
         self._were_finite: set[int] = set()
-        self._intended: set[Any] = set()
+        self._intended: set[int] = set()
+        self._intended_moments: set[tuple[int, str]] = set()
         self._known_moments: set[tuple[int, str]] = set()
         self._reported: dict[str, tuple[list[Any], int]] = {}
 
@@ -76,11 +77,12 @@ class NonfiniteWeights:
             int(index) for indices, norms in row.stats.get("weight.norm", ()) for index in indices[np.isinf(norms)]
         }
         for indices, numbers in row.stats.get("weight.nonfinite", ()):
-            self._were_finite.update(indices[numbers == 0].tolist())
-            counted = [not self._is_intended(row, int(index), int(index) in infinite) for index in indices]
-            harmful = (numbers > 0) & np.array(counted, bool)
-            bad += [int(index) for index in indices[harmful]]
-            elements += int(numbers[harmful].sum())
+            suspect = numbers > 0
+            self._were_finite.update(indices[~suspect].tolist())
+            for index, count in zip(indices[suspect].tolist(), numbers[suspect].tolist(), strict=True):
+                if not self._is_intended(row, index, index in infinite):
+                    bad.append(index)
+                    elements += int(count)
         if bad:
             self._weights(row, sorted(bad), elements)
         elif "weight.nonfinite" in row.stats:
@@ -98,18 +100,22 @@ class NonfiniteWeights:
         bad: list[tuple[int, str, int]] = []
         for part in parts:
             counts = part.bad_moments()
-            read = [(int(index), part.moment) for index in part.indices]
-            if part.moment not in MOMENTS and not self._loss_was_bad and math.isfinite(row.loss or 0.0):
-                new = (key for key, count in zip(read, counts, strict=True) if count and key not in self._known_moments)
-                self._intended.update(new)
-            self._known_moments.update(read)
-            bad += [(*read[at], int(counts[at])) for at in np.flatnonzero(counts) if read[at] not in self._intended]
+            found = [(int(part.indices[at]), part.moment, int(counts[at])) for at in np.flatnonzero(counts)]
+            if part.moment not in MOMENTS:
+                self._note_intended(row, part, found)
+            bad += [entry for entry in found if entry[:2] not in self._intended_moments]
         if bad and self._is_new("moments", [entry[:2] for entry in bad], row.step):
             names = self._session.watched.tensors
             tensors = [f"{names[index].name}.{moment}" for index, moment, _ in bad]
             elements = sum(count for _, _, count in bad)
             data = {"tensors": tensors[:MAX_NAMED_TENSORS], "count": len(bad), "elements": elements}
             row.events.append(("moments.nonfinite", data))
+
+    def _note_intended(self, row: Row, part: Part, found: list[tuple[int, str, int]]) -> None:
+        """Records moments of the program's own that are not finite at their first reading, with finite losses."""
+        if not self._loss_was_bad and math.isfinite(row.loss or 0.0):
+            self._intended_moments.update({entry[:2] for entry in found} - self._known_moments)
+        self._known_moments.update((index, part.moment) for index in part.indices.tolist())
 
     def _weights(self, row: Row, bad: list[int], elements: int | None) -> None:
         if bad and self._is_new("weights", bad, row.step):

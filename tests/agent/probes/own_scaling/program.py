@@ -124,3 +124,18 @@ def of_frames(frames: list[Any]) -> dict[str, Finding]:
         states = judged.states
         findings |= {finding.verdict: finding for finding in judged.findings}
     return findings
+
+
+def assert_unchanged(make: Callable[[], Program], folder: Path, steps: int = 24) -> None:
+    """Asserts that watching changes no bit of the weights.
+
+    The program draws from torch's generator, so that a reading that draws shows, too.
+    """
+    watched, alone = make(), make()
+    torch.manual_seed(1)
+    found(watched, folder, steps)
+    torch.manual_seed(1)
+    for step in range(steps):
+        alone.step(step)
+    for one, other in zip(watched.parameters, alone.parameters, strict=True):
+        assert torch.equal(one, other)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.probes.own_scaling.program import DIVIDE, TIMES, Program, found, recorded
+from tests.agent.probes.own_scaling.program import DIVIDE, TIMES, Program, assert_unchanged, found, recorded
 from tests.agent.training import events, line_of
 
 FAULTY = 17
@@ -152,15 +152,7 @@ def test_scaled_gradients_on_divided_ones_are_found(course: str, tmp_path: Path)
 
 
 def test_watching_changes_no_weight(tmp_path: Path) -> None:
-    """The program draws from torch's generator, so that a reading that draws would show, too."""
-    watched, alone = ClippedByHand(COURSES["once"]), ClippedByHand(COURSES["once"])
-    torch.manual_seed(1)
-    found(watched, tmp_path)
-    torch.manual_seed(1)
-    for step in range(24):
-        alone.step(step)
-    for one, other in zip(watched.parameters, alone.parameters, strict=True):
-        assert torch.equal(one, other)
+    assert_unchanged(lambda: ClippedByHand(COURSES["once"]), tmp_path)
 
 
 @pytest.mark.parametrize("kind", [Raw, Undivided, Clipped, ClippedByHand, Mixed])

@@ -21,15 +21,22 @@ if TYPE_CHECKING:
 MAX_USUAL_STEPS = 16
 """Steps that show what is usual. A program may have two kinds of steps in turn, and change its accumulation."""
 
+MIN_ADJACENT_STEPS = 8
+"""Steps without a gap in which an optimizer has stepped each time, so that it does not take turns with another one. A
+critic is trained up to five times for each step of its generator. Steps on the fast path are gaps, and rows that are
+written later are not known yet."""
+
 
 class _Usual(NamedTuple):
     """A step with finite losses.
 
     Attributes:
+        number: its number in the run.
         passes: its backward passes.
         stepped: ids of the optimizers that stepped.
     """
 
+    number: int
     passes: int
     stepped: frozenset[int]
 
@@ -45,13 +52,17 @@ class DroppedLosses:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._usual: deque[_Usual] = deque(maxlen=MAX_USUAL_STEPS)
+        self._last = self._gap = -1
+        """The last step that was seen, and the last one before it that was not."""
         self._zeroed: dict[int, tuple[int, int]] = {}
         """By id of the optimizer: the step of its last zero_grad(), and the number of backward passes until then."""
 
     def finish(self, row: Row) -> None:
+        self._gap = self._gap if row.step == self._last + 1 else row.step - 1
+        self._last = row.step
         losses = row.raw.get("losses", ())
         if losses and row.stepped and not row.skipped and all(math.isfinite(loss.number()) for loss in losses):
-            self._usual.append(_Usual(row.raw.get("micro_batches", 0), row.stepped))
+            self._usual.append(_Usual(row.step, row.raw.get("micro_batches", 0), row.stepped))
 
     def given_up(self, reset: Reset) -> Sequence[torch.optim.Optimizer]:
         """Returns the optimizers that do not step because of such a loss."""
@@ -64,7 +75,7 @@ class DroppedLosses:
             self._zeroed[id(reset.optimizer)] = row.step, passes
             return []
         if reset.closes:
-            always = frozenset.intersection(*[usual.stepped for usual in self._usual])
+            always = self._always_step()
             return [optimizer for optimizer in self._without_step(row, losses) if id(optimizer) in always]
         if passes < max(usual.passes for usual in self._usual):
             return []
@@ -72,6 +83,11 @@ class DroppedLosses:
         if self._session.losses.are_of_backward:
             return left if all(self._is_reset(optimizer) for optimizer in left) else []
         return [] if reset.losses is None else left  # the program holds its gradients itself
+
+    def _always_step(self) -> frozenset[int]:
+        """Returns the ids of the optimizers that have stepped in each of the last steps."""
+        adjacent = [usual.stepped for usual in self._usual if usual.number > self._gap]
+        return frozenset.intersection(*adjacent) if len(adjacent) >= MIN_ADJACENT_STEPS else frozenset()
 
     def _without_step(self, row: Row, losses: Sequence[BackwardLoss]) -> list[torch.optim.Optimizer]:
         """Returns the optimizers that such a loss has given gradients, and none of which has stepped since."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ammeter.recording import row_queue
 from tests.agent.probes.own_scaling.guarded_loop import BAD, STEPS, Assigned, Loop, Pair, Scaled, by_hand
 from tests.agent.probes.own_scaling.program import of_frames
 
@@ -20,6 +21,12 @@ RESETS: dict[str, Callable[[Loop], None]] = {
     "model": lambda loop: loop.model.zero_grad(),
     "zeros of the model": lambda loop: loop.model.zero_grad(set_to_none=False),
 }
+
+
+@pytest.fixture(autouse=True)
+def _rows_are_finished_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many steps are known at the bad one depends on the time otherwise, because rows are written in batches."""
+    monkeypatch.setattr(row_queue, "BATCH_SECONDS", 0.0)
 
 
 class AtTheEnd(Loop):

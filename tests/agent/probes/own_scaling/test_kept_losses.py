@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from ammeter.probes.own_scaling.dropped_losses import DroppedLosses
+from ammeter.recording import row_queue
 from tests.agent.probes.own_scaling.guarded_loop import STEPS, Loop, Pair
 from tests.agent.probes.own_scaling.program import of_frames
+
+
+@pytest.fixture(autouse=True)
+def _rows_are_finished_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many steps are known at the bad one depends on the time otherwise, because rows are written in batches."""
+    monkeypatch.setattr(row_queue, "BATCH_SECONDS", 0.0)
 
 
 class Accumulating(Loop):
@@ -139,3 +147,13 @@ def test_a_step_with_such_a_loss_that_is_applied_is_not_skipped(kind: type[Loop]
     assert list(range(STEPS)) == rows.steps.tolist()
     assert [0.0] * STEPS == rows.scalar("skipped").tolist()
     assert "was skipped" not in of_frames(frames)["nonfinite-loss"].cause
+
+
+def test_steps_that_were_not_seen_do_not_show_that_an_optimizer_always_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on the fast path, which records no losses for this."""
+    finish = DroppedLosses.finish
+    monkeypatch.setattr(DroppedLosses, "finish", lambda self, row: None if row.step % 2 else finish(self, row))
+    rows, _ = Rarely().recorded(tmp_path)
+    assert [0.0] * STEPS == rows.scalar("skipped").tolist()

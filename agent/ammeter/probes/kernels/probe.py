@@ -39,6 +39,10 @@ MAX_REQUESTED = 4
 """Further censuses in a run that are taken although the budget does not allow them yet, because the number of autocast
 contexts inside a forward pass has changed. A model may enter a context in some calls only, so that they are limited."""
 
+LOOK_AGAIN_STEPS = (16, 64, 256)
+"""Steps at or after which a census is taken although the budget does not allow it yet: a change of precision that shows
+in no context that the probe has observed is found in short runs, too."""
+
 MIN_SHARE_CHANGE = 0.01
 """The census is reported again after its low-precision share has changed by this much."""
 
@@ -66,6 +70,7 @@ class Kernels:
         """id of a model -> numbers of contexts inside its forward passes so far."""
         self._requests = 0
         self._is_requested = False
+        self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
@@ -88,8 +93,10 @@ class Kernels:
         if step < FIRST_STEP or step == self._step:
             return
         self._step = step
-        if not self._session.governor.kernels.allows() and not self._is_requested:
+        is_due = bool(self._looks) and step >= self._looks[0]
+        if not self._session.governor.kernels.allows() and not self._is_requested and not is_due:
             return
+        self._looks = [later for later in self._looks if later > step]
         self._is_requested = False
         if is_compiled(module):
             self._emit_blind("compiled")

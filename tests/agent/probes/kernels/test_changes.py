@@ -123,4 +123,47 @@ def test_models_that_enter_other_numbers_of_contexts_get_few_further_censuses(
     monkeypatch.setattr(probe.Kernels, "_open", noting)
     monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda self: False)
     trained(Restless(), 40, 8, tmp_path)
-    assert probe.MAX_REQUESTED == len(opened)
+    assert probe.MAX_REQUESTED + sum(step < 40 for step in probe.LOOK_AGAIN_STEPS) == len(opened)
+
+
+class SwitchedUnseen(torch.nn.Module):
+    """From some call on autocast is off for the second layer, and no context shows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.calls = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.first(x)
+        if self.calls < FIRST_UNSEEN:
+            return self.last(x)  # type: ignore[no-any-return]
+        torch.set_autocast_enabled("cpu", False)
+        x = self.last(x.float())
+        torch.set_autocast_enabled("cpu", True)
+        return x
+
+
+FIRST_UNSEEN = 20
+
+
+def test_a_change_that_no_context_shows_is_counted_when_the_census_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda self: False)
+    model = SwitchedUnseen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(80):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                output = model(torch.randn(8, 16))
+            output.float().sum().backward()
+            optimizer.step()
+            time.sleep(0.02)
+    before, after = probe.LOOK_AGAIN_STEPS[:2]
+    assert before < FIRST_UNSEEN < after
+    assert [(after, "last")] == [(event.step, event.data["module"]) for event in seen.events("kernel.fallback")]
+    assert [(before, 1.0), (after, 0.5)] == [
+        (event.step, event.data["share"]) for event in seen.events("kernels.census")
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ammeter.recording.session import watching as sessions
+from tests.agent.recording.unobserved.test_same_rows import engine
 from tests.agent.training import Model, watching
 from tests.agent.verdicts.low_precision.test_not_as_asked import NAME, Context, cpu, cuda, reason_of, trained
 
@@ -118,3 +120,31 @@ def test_another_precision_from_some_step_on_is_found_with_its_own_reason(
     finding = seen.findings()[NAME]
     assert (reason, "float32") == (finding.evidence["reason"], finding.evidence["ran"])
     assert 40 <= finding.opened_step <= 66
+
+
+@pytest.fixture
+def cuda_autocast() -> Iterator[None]:
+    """Autocast that no context has switched on."""
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+
+
+@pytest.mark.usefixtures("cuda_autocast")
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_autocast_of_another_device_is_seen_in_the_forward_pass(is_observed: bool, tmp_path: Path) -> None:
+    """Also if neither the context nor backward(), here in a closure, was observed."""
+    model = Model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    x, y = torch.randn(8, 12), torch.randint(3, (8,))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        torch.autograd.backward(loss) if is_observed else engine(loss)
+        return loss
+
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(12):
+            optimizer.step(closure)
+    assert "wrong-device" == reason_of(seen)

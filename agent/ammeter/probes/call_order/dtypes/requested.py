@@ -8,13 +8,15 @@ judged only if autocast cannot concern the device at all, and by the matrix prod
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
-from ammeter.probes.call_order.marks import nodes, roots
+from ammeter.probes.call_order.dtypes import graph_dtype
+from ammeter.probes.call_order.dtypes.graph_dtype import Precision
+from ammeter.probes.call_order.marks import roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, scale_of
+from ammeter.probes.origin.floats import inside
 from ammeter.recording import returned_losses
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site, patch
@@ -23,12 +25,6 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
 HALF = (torch.float16, torch.bfloat16)
-
-MAX_NODES = 2048
-"""Nodes behind a loss that are searched for half precision. Under autocast the search ends after a few."""
-
-PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "MkldnnLinear")
-"""Nodes of operators that autocast runs in half precision on every device begin with these names."""
 
 MIN_SAMPLES = 3
 """Consecutive losses in float32 that show more than a single step without autocast."""
@@ -43,6 +39,12 @@ float16."""
 
 TRIAL_STEPS = 200
 """Steps after which a scaler without any autocast is reported. Short trials of a loop often leave autocast out."""
+
+MIN_UNHEARD = 8
+"""Forward passes in a row without a backward(), more than a step needs for its networks: no call of it is observed."""
+
+DEVICES = ("cpu", "cuda", "xpu", "mps")
+"""Types of devices whose autocast is read in a forward pass."""
 
 MIN_UNENTERED = 8
 """Contexts that were created and not entered. One or two may be kept for the evaluation."""
@@ -64,13 +66,6 @@ class Context:
         self.created = self.entered = self.refused = 0
 
 
-class Precision(NamedTuple):
-    """The dtype in which losses are computed, and whether parts of their graph show no dtype."""
-
-    dtype: torch.dtype
-    is_partly_hidden: bool
-
-
 class Requested:
     def __init__(self, session: ProbeContext, events: UsageEvents) -> None:
         self._session = session
@@ -83,6 +78,8 @@ class Requested:
         self._in_float32 = 0
         self._sampled_step = -1
         self._scaled_step = -1
+        self._unheard = 0
+        """Forward passes in training since the last backward() or scale()."""
 
         self._rechecks = 0
         """Losses that are sampled next, because the one before was the first in float32."""
@@ -95,11 +92,13 @@ class Requested:
                 patch.method(kind, "__enter__", after=guard(self._entered)),
                 patch.backward(before=guard(self._backward)),
                 patch.function(torch.autograd, "grad", before=guard(self._grad)),
+                self._session.forward.subscribe(trains=guard(self._forward), after=guard(self._after_forward)),
             ]
         )
 
     def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Samples the loss of an enabled scaler."""
+        self._unheard = 0
         if scaler.is_enabled():
             self._scaled_step = self._session.row.step
             self._sample(outputs, scaler)
@@ -129,11 +128,30 @@ class Requested:
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples a loss that no scaler has scaled, if the program asks for half precision at all."""
-        is_asked = self._contexts or self._float32_line
-        if is_asked and self._scaled_step != self._session.row.step and not patch.inside_backward():
+        self._unheard = 0
+        if self._is_asked() and self._scaled_step != self._session.row.step and not patch.inside_backward():
             is_scaled = self._session.row.raw.get("scaled")
             scalers = self._session.watched.scalers if is_scaled else ()
             self._sample(patch.outputs(args, kwargs), next((one for one in scalers if one.is_enabled()), None))
+
+    def _is_asked(self) -> bool:
+        return bool(self._contexts or self._float32_line)
+
+    def _forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Counts a context as entered that no call has shown: autocast is on in this forward pass."""
+        if not _is_any_enabled():
+            return
+        for device in filter(torch.is_autocast_enabled, DEVICES):
+            key = (device, torch.get_autocast_dtype(device))
+            if key[1] in HALF and not (context := self._contexts.setdefault(key, Context())).created:
+                context.entered += 1
+
+    def _after_forward(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Samples an output instead of its loss, after forward passes without a backward() that was observed."""
+        if module.training and torch.is_grad_enabled():
+            self._unheard += 1
+            if self._unheard > MIN_UNHEARD and self._is_asked():
+                self._sample([tensor for _, tensor in inside(output)], None)
 
     def _grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples the loss of a program that never calls backward()."""
@@ -151,7 +169,7 @@ class Requested:
         if not self._is_due(step):
             return
         self._rechecks = max(0, self._rechecks - 1)
-        found = unseen(lambda: _dtype_of(roots(outputs), any_half=scaler is None), ())
+        found = unseen(lambda: graph_dtype.of_losses(roots(outputs), any_half=scaler is None), ())
         if found is None:
             return
         ran = found.dtype
@@ -243,33 +261,7 @@ class Requested:
         return {tensor.device.type for _, tensor in self._session.watched.alive()}
 
 
-def _dtype_of(losses: list[torch.Tensor], *, any_half: bool) -> Precision | None:
-    """Returns the dtype in which losses are computed: float16, bfloat16 or float32; None if it is hidden.
-
-    Args:
-        any_half: the search may end at the first of float16 and bfloat16.
-    """
-    dtype: torch.dtype | None = None
-    is_hidden = has_product = False
-    for loss in losses:
-        if loss.grad_fn is None:
-            continue
-        dtype, count = dtype or torch.float32, 0
-        for node in nodes(loss.grad_fn, MAX_NODES):
-            count += 1
-            name, dtypes = node.name(), {metadata.dtype for metadata in getattr(node, "_input_metadata", ())}
-            is_hidden = is_hidden or isinstance(node, BackwardCFunction) or "CompiledFunction" in name
-            has_product = has_product or name.startswith(PRODUCTS)
-            if torch.float16 in dtypes:
-                return Precision(torch.float16, is_hidden)
-            if torch.bfloat16 in dtypes:
-                dtype = torch.bfloat16
-                if any_half:
-                    return Precision(dtype, is_hidden)
-        is_hidden = is_hidden or (count >= MAX_NODES and dtype is torch.float32)
-    if dtype is None or (is_hidden and not has_product):
-        return None
-    return Precision(dtype, is_hidden)
+_is_any_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def _name(dtype: torch.dtype) -> str:

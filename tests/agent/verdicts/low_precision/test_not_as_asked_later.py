@@ -146,5 +146,5 @@ def test_autocast_of_another_device_is_seen_in_the_forward_pass(is_observed: boo
 
     with watching(tmp_path, model, optimizer) as seen:
         for _ in range(12):
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
     assert "wrong-device" == reason_of(seen)

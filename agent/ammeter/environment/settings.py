@@ -109,6 +109,11 @@ def disabled(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
 
 
+def reproduces(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether operators that made a NaN or an Inf may be written into the run's folder with their operands."""
+    return environment.get("AMMETER_REPRODUCERS", "1").strip().lower() not in _NO[1:]
+
+
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the whole environment, whose secrets are removed from the program's texts."""
     return dict(environment)

@@ -41,6 +41,11 @@ def failed_at_scale_1(finding: Finding) -> bool:
     return lowest is not None and lowest <= 1 and number(finding, "applied_again_at_scale") is None
 
 
+def of_trial(answer: str) -> Evidence:
+    """The operator ran again, with this answer."""
+    return lambda finding: finding.evidence.get("trial") == answer
+
+
 def nothing_applied(finding: Finding) -> bool:
     """No optimizer stepped in the steps that the finding is about."""
     return number(finding, "steps_applied") == 0 and not number(finding, "steps_partly_applied")
@@ -82,6 +87,9 @@ CLAIMS = (
     Claim(r"originated? (?!in the (forward|backward))", lambda _: False, "forward or backward, and where"),
     Claim(r"first NaN or Inf was in", has("born_in"), "born_in"),
     Claim(r"worthless|for good\b|is lost\b|are lost\b", lambda _: False, "nothing shows that", fix=False),
+    Claim(r"kernel is at fault", of_trial("kernel"), "a trial: the kernel failed again and another one did not"),
+    Claim(r"in float64 as well", of_trial("undefined"), "a trial with this result"),
+    Claim(r"it is an overflow", of_trial("range"), "a trial: the exact result is too large"),
     Claim(r"\b[Ii]t is (not|no)\b(?! (an )?overflow)", lambda _: False, "a line in VETTED", fix=False),
 )
 """Pattern -> what has to stand beside it."""

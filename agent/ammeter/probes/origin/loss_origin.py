@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.environment import settings
 from ammeter.probes.loss_stacks import LossStacks
-from ammeter.probes.origin import graph_culprit
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
+from ammeter.probes.origin.graph import culprit as graph_culprit
+from ammeter.probes.origin.graph import reproducer
+from ammeter.probes.origin.graph.reproducer import MAX_FILES
+from ammeter.probes.origin.graph.trial import Trial
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.forward_calls import innermost
@@ -45,6 +49,8 @@ class LossOrigin:
         self._traces = 0
         self._searches = 0
         self._last = -REPEAT_STEPS
+        self._reproduces = settings.reproduces()
+        self._written = set[tuple[str, str]]()
 
     def search(self, losses: Sequence[torch.Tensor], place: call_site.Place, call: str = "", *, line: str = "") -> None:
         """Searches the graphs of losses on the host.
@@ -62,9 +68,22 @@ class LossOrigin:
         self._last = row.step
         found = unseen(lambda: self._found(losses), losses)
         if found is not None:
+            tried: Trial | None = found.pop("operator", None)
+            if tried and self._reproduces and len(self._written) < MAX_FILES:
+                found |= self._reproducer(row.step, found["op"], tried)
             line = line or call_site.line_at(place) or call_site.name_of(place)
             row.raw["loss_origin"] = found | {"caller": line} | ({"call": call} if call else {})
             self._trace(found)
+
+    def _reproducer(self, step: int, op: str, tried: Trial) -> dict[str, str]:
+        """Writes a program that shows what the operator did; once for each operator and answer."""
+        if (op, tried.answer) in self._written:
+            return {}
+        self._written.add((op, tried.answer))
+        try:
+            return {"reproducer": reproducer.write(self._session.journal.folder, step, op, tried)}
+        except OSError:  # such as a full disk: the finding is worth more than its program
+            return {}
 
     def remove(self) -> None:
         self._stacks.end()

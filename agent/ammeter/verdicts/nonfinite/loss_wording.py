@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework import wording
+from ammeter.verdicts.nonfinite import trial_wording
 from ammeter.verdicts.nonfinite.loss_episode import State
 from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 
@@ -31,6 +32,8 @@ def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
     return {
         "born_in": origin.kind or None,
         **origin.evidence(),
+        "trial": origin.trial or None,
+        "reproducer": origin.reproducer or None,
         "input": origin.input or None,
         "micro_batch": origin.micro_batch if origin.micro_batch >= 0 else None,
     }
@@ -130,6 +133,9 @@ def _check(state: State) -> str:
             f"Check what {origin.line or origin.place} receives at step {origin.step} besides its inputs in the graph: "
             "targets, masks, weights of samples, and results that were computed without gradients or detached."
         )
+    if origin.kind == "forward" and origin.trial:
+        shown = f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
+        return trial_wording.fix(origin.trial, origin.line or origin.place) + shown
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
         return (
             f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ammeter.verdicts.nonfinite import trial_wording
 from ammeter.wire.frames import Event
 
 MAX_NAME_CHARS = 120
@@ -43,6 +44,9 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         line: The line that called the operator, if a later bad step showed it.
         reason: `targets` or `row` for 0/0, `constant` for an operand that was not finite, `range` if float64 would make
             the output finite, or nothing.
+        trial: What the operator did when the agent ran it again, see trial_wording; empty if it did not.
+        exact: Largest number of its output in float64, -1 if not finite or not known.
+        reproducer: A program in the run's folder that shows it; empty if there is none.
     """
 
     step: int = -1
@@ -66,6 +70,9 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
     call: str = "backward()"
     line: str = ""
+    trial: str = ""
+    exact: float = -1.0
+    reproducer: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -130,6 +137,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
                 )
             return (
                 f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"
+                f"{trial_wording.cause(self.trial, self.dtype, self.exact)}"
             )
         if self.kind == "forward" and self.absmax < 0:
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
@@ -172,6 +180,9 @@ def of_event(event: Event) -> NonfiniteOrigin:
         reason=_text(data, "reason"),
         call=_text(data, "call") or "backward()",
         line=_text(data, "line"),
+        trial=_text(data, "trial"),
+        exact=_size(data.get("exact")),
+        reproducer=_text(data, "reproducer"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.probes.origin import graph_culprit
+from ammeter.probes.origin.graph import culprit as graph_culprit
 
 
 def _origin_of(loss: torch.Tensor, model: torch.nn.Module) -> dict[str, Any]:

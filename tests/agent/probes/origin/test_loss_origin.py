@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ammeter
-from ammeter.probes.origin import graph_culprit
+from ammeter.probes.origin.graph import culprit as graph_culprit
 from tests.agent.networks import Network, train
 from tests.agent.training import stream
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from ammeter.probes.origin import floats, frontier, graph_culprit
+from ammeter.probes.origin import floats, frontier
 from ammeter.probes.origin.floats import Numbers, Readings, inside
+from ammeter.probes.origin.graph import culprit as graph_culprit
 from ammeter.probes.origin.hook_windows import (
     MAX_DIRECTIVE_STEPS,
     MAX_WINDOWS,

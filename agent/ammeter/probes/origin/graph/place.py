@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ammeter.probes.origin.graph_nodes import Node
+from ammeter.probes.origin.graph.nodes import Node
 
 SELECTING = (
     *("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Permute", "T"),

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ammeter.probes.origin.graph_nodes import Node
-
-_MEAN_REDUCTION = 1
-"""at::Reduction::Mean, as the operators of criteria save it."""
+from ammeter.probes.origin.graph.nodes import Node
+from ammeter.probes.origin.graph.operators import MEAN
 
 _CRITERIA = (
     *("NllLoss", "NllLoss2D", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"),
@@ -27,7 +25,7 @@ _SELECTING = (
 def is_mean_over_none(node: Node) -> bool:
     """Whether a cross entropy divides by a total weight of zero. Its sum over no targets is a finite zero."""
     total = node.operands.get("total_weight")
-    if not isinstance(total, torch.Tensor) or node.operands.get("reduction") != _MEAN_REDUCTION:
+    if not isinstance(total, torch.Tensor) or node.operands.get("reduction") != MEAN:
         return False
     return _is_zero(total)
 
@@ -63,4 +61,4 @@ def _leads_to_criterion(nodes: Sequence[Node], at: int) -> bool:
             return False
         (at,) = made
     reduction = nodes[at].operands.get("reduction")
-    return nodes[at].kind in _CRITERIA and reduction is not None and reduction != _MEAN_REDUCTION
+    return nodes[at].kind in _CRITERIA and reduction is not None and reduction != MEAN

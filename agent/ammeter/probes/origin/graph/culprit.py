@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from ammeter.probes.loss_stacks import line_of
-from ammeter.probes.origin import graph_place, no_targets
 from ammeter.probes.origin.floats import Numbers, measured
-from ammeter.probes.origin.graph_nodes import Node, is_too_large, nodes_of
-from ammeter.probes.origin.graph_outputs import outputs_of
-from ammeter.probes.origin.graph_place import PASSING, Names
+from ammeter.probes.origin.graph import no_targets, trial
+from ammeter.probes.origin.graph import place as places
+from ammeter.probes.origin.graph.nodes import Node, nodes_of
+from ammeter.probes.origin.graph.outputs import Outputs
+from ammeter.probes.origin.graph.place import PASSING, Names
+from ammeter.probes.origin.graph.trial import Trial
 
 _SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
 """Operators that rarely make an Inf from finite inputs: an operator before them, which was not read, is likelier."""
@@ -41,8 +43,8 @@ def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], b
         is_module: whether a path is a module with a forward() of its own.
 
     Returns:
-        The data of an `origin.found` event, and whether operands of the operator are `hidden`; None if the graph does
-        not show the origin.
+        The data of an `origin.found` event, whether operands of the operator are `hidden`, and as `operator` what it
+        did when it ran again; None if the graph does not show the origin.
     """
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         nodes = nodes_of(root)
@@ -68,7 +70,8 @@ class _Graph:
             for position, behind in enumerate(node.inputs):
                 if behind >= 0:
                     self.consumers[behind].append((at, position))
-        self.numbers = outputs_of(nodes, self.consumers)
+        self._outputs = Outputs(nodes, self.consumers)
+        self.numbers = self._outputs.numbers
         self.numbers[-1] = measured(root)
 
     def culprit(self) -> int | None:
@@ -152,6 +155,12 @@ class _Graph:
             for position, behind in enumerate(node.inputs)
         )
 
+    def trial(self, at: int) -> Trial | None:
+        """Runs an operator again, if its operands are known."""
+        node = self.nodes[at]
+        inputs = [self._outputs.deduced(behind) if behind >= 0 else None for behind in node.inputs]
+        return trial.of_operator(node, inputs, self.numbers[at])
+
     def has_no_targets(self, at: int) -> bool:
         """Whether an operator is a mean of a criterion over no targets."""
         if no_targets.is_mean_over_none(self.nodes[at]):
@@ -213,9 +222,12 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
         place = {"kind": "weights", "module": name.rpartition(".")[0], "tensor": name}
         place |= {"buffer": True} if buffer else {}
     else:
-        place = {"kind": "forward"} | graph_place.of_operator(graph, at, name_of, is_module)
+        place = {"kind": "forward"} | places.of_operator(graph, at, name_of, is_module)
     inputs = list(graph.operands(at))
     reason = _reason(graph, at)
+    tried = graph.trial(at) if place["kind"] == "forward" and reason in ("", "range") else None
+    if tried:
+        reason = "range" if tried.answer == trial.RANGE else ""
     count = {} if numbers is None or reason == "targets" else _counts(node, numbers)
     return (
         place
@@ -231,6 +243,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "made_inside": place["kind"] == "forward" and not reason and graph.made_inside(at),
             "line": line_of(node.grad_fn),
         }
+        | ({"trial": tried.answer, "exact": tried.absmax, "operator": tried} if tried else {})
     )
 
 
@@ -261,9 +274,11 @@ def _reason(graph: _Graph, at: int) -> str:
         return "constant"
     if graph.has_no_targets(at):
         return "targets"
-    if is_too_large(node):
+    if node.kind != "Div" or "other" not in node.operands:
+        return ""
+    if node.dtype != "float64" and bool((torch.as_tensor(node.operands["other"]) != 0).all()):
         return "range"
-    if node.kind != "Div" or len(node.inputs) < 2 or node.inputs[1] < 0:
+    if len(node.inputs) < 2 or node.inputs[1] < 0:
         return ""
     divisor = graph.nodes[node.inputs[1]]
     return "row" if divisor.kind == "Sum" and divisor.inputs[:1] == node.inputs[:1] else ""

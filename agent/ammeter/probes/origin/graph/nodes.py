@@ -6,13 +6,13 @@ Nothing of the program runs: saved tensors with hooks, such as those of checkpoi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ammeter.probes.origin.floats import is_readable
+from ammeter.probes.origin.graph import operators
 from ammeter.torch_hooks import loss_graph
 
 MAX_NODES = 20_000
@@ -79,6 +79,19 @@ class Node:
             if isinstance(value, torch.Tensor) and self.position(name) == position:
                 return value
         return None
+
+    def operands_with(self, inputs: Sequence[torch.Tensor | None]) -> dict[str, Any] | None:
+        """The operands of the operator's expression: those that were saved, and the inputs in the place of others.
+
+        Returns:
+            None if one is missing.
+        """
+        found, names = dict(self.operands), operators.needs(self.kind)
+        for name in names:
+            at = self.position(name)
+            if found.get(name) is None and 0 <= at < len(inputs) and inputs[at] is not None:
+                found[name] = inputs[at]
+        return found if found.keys() >= set(names) else None
 
     def position(self, name: str) -> int:
         if self.kind in _ADDED and name == "mat2":
@@ -165,75 +178,13 @@ def _saved_names(kind: type) -> Sequence[str]:
 _names: dict[type, tuple[str, ...]] = {}
 
 
-def is_too_large(node: Node) -> bool:
-    """Whether float64 would hold the output of a quotient or power of finite numbers in half or single precision."""
-    operands = node.operands
-    if node.dtype == "float64" or node.kind not in ("Div", "Pow"):
-        return False
-    if node.kind == "Div":
-        return "other" in operands and bool((torch.as_tensor(operands["other"]) != 0).all())
-    if "self" not in operands or "exponent" not in operands:
-        return False
-    power = torch.pow(operands["self"].double(), operands["exponent"])
-    return bool(torch.isfinite(power).all())
-
-
 def again(node: Node) -> torch.Tensor | None:
     """Computes an operator's output from its saved operands, without gradients; None if one of them is missing."""
-    compute = _AGAIN.get(node.kind)
-    if compute is None:
-        return None
-    try:
-        output = compute(node.operands)
-    except (
-        KeyError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # an operand that was not saved, or a shape that broadcast changed
-        return None
-    return output if is_readable(output) else None
+    return operators.output(node.kind, node.operands) if node.kind in _AGAIN else None
 
 
-def _divided(operands: dict[str, Any]) -> torch.Tensor:
-    """The quotient. Without a saved dividend it is known only for a divisor that no dividend makes finite."""
-    above = operands.get("self")
-    below = torch.as_tensor(operands["other"])
-    if above is not None:
-        return torch.as_tensor(above / below)
-    quotient = torch.ones_like(below) / below
-    if torch.isfinite(quotient).all():
-        raise KeyError("self")
-    return quotient
-
-
-def _criterion(operands: dict[str, Any]) -> torch.Tensor:
-    """The negative log likelihood: 0/0 for a mean over no targets."""
-    total = operands["total_weight"]
-    if operands["reduction"] == 1 and total.numel() == 1 and total == 0:
-        return torch.as_tensor(0 / total)
-    ignored = operands["ignore_index"]
-    ignored -= 2**64 if ignored >= 2**63 else 0  # saved without its sign
-    reduction = ("none", "mean", "sum")[operands["reduction"]]
-    return torch.nn.functional.nll_loss(
-        operands["self"], operands["target"], operands["weight"], ignore_index=ignored, reduction=reduction
-    )
-
-
-_AGAIN: dict[str, Callable[[dict[str, Any]], torch.Tensor]] = {
-    "Div": _divided,
-    "Mul": lambda operands: operands["self"] * operands["other"],
-    "Pow": lambda operands: torch.pow(operands["self"], operands["exponent"]),
-    "Log": lambda operands: torch.log(operands["self"]),
-    "Log2": lambda operands: torch.log2(operands["self"]),
-    "Log10": lambda operands: torch.log10(operands["self"]),
-    "Log1P": lambda operands: torch.log1p(operands["self"]),
-    "Gelu": lambda operands: torch.nn.functional.gelu(operands["self"], approximate=operands["approximate"]),
-    "Silu": lambda operands: torch.nn.functional.silu(operands["self"]),
-    "Mm": lambda operands: operands["self"] @ operands["mat2"],
-    "Bmm": lambda operands: operands["self"] @ operands["mat2"],
-    "Addmm": lambda operands: operands["mat1"] @ operands["mat2"],
-    "NllLoss": _criterion,
-    "NllLoss2D": _criterion,
-}
-"""Operators that save what determines whether their output is finite. A summand, such as a bias, is left out."""
+_AGAIN = (
+    *("Div", "Mul", "Pow", "Log", "Log2", "Log10", "Log1P", "Gelu", "Silu"),
+    *("Mm", "Bmm", "Addmm", "NllLoss", "NllLoss2D"),
+)
+"""Operators that are computed again to read a graph; the output of others is mostly saved."""

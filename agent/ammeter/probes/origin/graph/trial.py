@@ -1,0 +1,117 @@
+"""Runs the operator that made a NaN or an Inf again from its operands, to tell its numbers from its kernel.
+
+It runs twice as it was, and once in float64 with other kernels. None of the results reaches the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ammeter.probes.origin.floats import Numbers, measured
+from ammeter.probes.origin.graph import operators
+from ammeter.probes.origin.graph.nodes import Node
+
+MAX_ELEMENTS = 2**22
+"""Elements of all operands together, and of attention scores: a copy in float64 has 32 MiB at most."""
+
+KERNEL_MARGIN = 0.5
+"""Share of a dtype's range. If the exact result is within it, the range is no reason for an Inf: left-out summands and
+rounding do not double a result."""
+
+FLAT = 1e-6
+"""Variance of a row below which the output of a normalization depends on its eps, which autograd does not save."""
+
+RANGE, UNDEFINED, KERNEL, UNSTEADY = "range", "undefined", "kernel", "unsteady"
+
+
+class Trial(NamedTuple):
+    """What an operator does when it runs again.
+
+    Attributes:
+        kind, operands: the operator and what it received.
+        answer: `range`: it is finite in float64, but too large for its dtype. `undefined`: it is not finite in float64
+            either. `kernel`: its result in float64 fits its dtype, but its kernel makes NaN or Inf again. `unsteady`:
+            it did so the first time and not each time again.
+        absmax: largest number of the output in float64; None if it is not finite.
+    """
+
+    kind: str
+    operands: Mapping[str, Any]
+    answer: str
+    absmax: float | None = None
+
+
+def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers | None) -> Trial | None:
+    """Runs an operator again.
+
+    Args:
+        node: the operator.
+        inputs: the outputs of the operators before it, None where unknown.
+        made: the numbers of its output, None if the output was not read.
+
+    Returns:
+        None if an operand is missing, too large or not finite, or if the result decides nothing.
+    """
+    operands = node.operands_with(inputs)
+    if operands is None or not _is_fit(node.kind, operands):
+        return None
+    runs = [measured(operators.output(node.kind, operands)) for _ in range(2)]
+    if any(run is None for run in runs):
+        return None
+    exact = _exact(node.kind, operands)
+    if exact is None:
+        return None
+    if exact.bad:
+        return Trial(node.kind, operands, UNDEFINED)
+    largest = torch.finfo(getattr(torch, node.dtype)).max
+    bad = [run is not None and run.bad for run in runs]
+    if exact.absmax > largest:
+        return Trial(node.kind, operands, RANGE, exact.absmax) if all(bad) else None
+    if exact.absmax > KERNEL_MARGIN * largest or made is None:
+        return None
+    return Trial(node.kind, operands, KERNEL if all(bad) else UNSTEADY, exact.absmax)
+
+
+def _is_fit(kind: str, operands: Mapping[str, Any]) -> bool:
+    """Whether an operator can run again: finite operands of moderate size, no random numbers, no unknown eps."""
+    tensors = [value for value in operands.values() if isinstance(value, torch.Tensor)]
+    if not all(tensor.is_cpu for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > MAX_ELEMENTS:
+        return False
+    if any(numbers.bad for numbers in map(measured, tensors) if numbers is not None and not numbers.masked):
+        return False
+    if kind == "ScaledDotProductFlashAttentionForCpu":
+        rows = operands["query"].numel() // max(1, operands["query"].shape[-1])
+        return not operands["dropout_p"] and rows * operands["key"].shape[-2] <= MAX_ELEMENTS
+    if kind == "NativeLayerNorm":
+        of_rows = tuple(range(-len(operands["normalized_shape"]), 0))
+        return bool((operands["input"].double().var(of_rows, correction=0) > FLAT).all())
+    return bool(tensors)
+
+
+def _exact(kind: str, operands: Mapping[str, Any]) -> Numbers | None:
+    """The output in float64, with other kernels where those of float64 do not give a finite one."""
+    double = {name: _as_double(value) for name, value in operands.items()}
+    numbers = measured(operators.output(kind, double))
+    if kind not in operators.FUSED or (numbers is not None and not numbers.bad):
+        return numbers
+    with _Formulas():  # type: ignore[no-untyped-call]
+        return measured(operators.output(kind, double))
+
+
+def _as_double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+class _Formulas(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes operators by torch's formulas for them, from simpler operators, instead of by their kernels."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = partial(decomposition_table.get(function, function), *args, **(kwargs or {}))
+        result = call()
+        return function(*args, **(kwargs or {})) if result is NotImplemented else result

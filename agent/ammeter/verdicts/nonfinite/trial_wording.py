@@ -1,0 +1,69 @@
+"""What it means that an operator which made a NaN or an Inf gave this or that when the agent ran it again."""
+
+from __future__ import annotations
+
+LARGEST = {"float16": "65504", "bfloat16": "3.39e38", "float32": "3.4e38"}
+"""The largest finite number of each dtype, as text."""
+
+
+def cause(trial: str, dtype: str, exact: float) -> str:
+    """Returns one sentence with a leading space; empty if the operator did not run again.
+
+    Args:
+        trial: the answer in an `origin.found` event: `range`, `undefined`, `kernel`, `unsteady`, or empty.
+        dtype: that of the operator's output.
+        exact: largest number of its output in float64.
+    """
+    if trial == "range":
+        largest = f", {LARGEST[dtype]}" if dtype in LARGEST else ""
+        return (
+            f" Run again in float64 from the same operands, it reaches {exact:.4g}, more than the largest"
+            f" {dtype}{largest}: it is an overflow."
+        )
+    if trial == "undefined":
+        return " Run again from the same operands, it gives NaN or Inf in float64 as well."
+    if trial == "kernel":
+        return (
+            f" Run again from the same operands, it makes a NaN or an Inf in {dtype} each time, and at most"
+            f" {exact:.4g} in float64, which {dtype} holds: the kernel is at fault, not the numbers."
+        )
+    if trial == "unsteady":
+        return (
+            f" Run again from the same operands, it is finite, at most {exact:.4g} in float64. Either the program"
+            " changed its input or output in place, unseen by autograd, or its kernel does not repeat its result,"
+            " because of uninitialized memory, a race or the hardware."
+        )
+    return ""
+
+
+def fix(trial: str, place: str) -> str:
+    """Returns what to do about the operator; empty if the trial does not tell.
+
+    Args:
+        place: the operator's line, its module or a description of where it is.
+    """
+    if trial == "range":
+        return (
+            f"Reduce the inputs of {place} with a norm, a clamp or a smaller factor, or run it in a dtype with a wider"
+            " range, such as float32 or bfloat16 instead of float16."
+        )
+    if trial == "undefined":
+        return (
+            f"Check the inputs of {place}: a division by zero, the log or root of zero or of a negative number, a"
+            " softmax over -Inf alone, or an exponential beyond every dtype. A wider dtype there does not help, unless"
+            " an operator before it has rounded its input to zero. Clamp the input, or add an eps that its dtype holds."
+        )
+    if trial == "kernel":
+        return (
+            f"Run {place} with another kernel: for attention with torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for"
+            " convolutions and linear layers on the CPU under torch.backends.mkldnn.flags(enabled=False), on CUDA under"
+            " torch.backends.cudnn.flags(enabled=False), otherwise in float32. Compare with another release of torch,"
+            " and report the operator with its operands to the maintainers of the kernel."
+        )
+    if trial == "unsteady":
+        return (
+            f"Check whether the program writes into the input or output of {place}, through .data, under"
+            " torch.no_grad() or in a hook. If it does not, train on another device or machine: a result that changes"
+            " from run to run points to uninitialized memory, a race or a defective device."
+        )
+    return ""

@@ -1,0 +1,100 @@
+"""Kernels that are wrong on one backend: replacements of torch's CPU kernels whose first element is NaN."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Kernel = Callable[..., Any]
+
+
+@contextmanager
+def planted(operator: str, kernel: Kernel) -> Iterator[None]:
+    """Replaces the CPU kernel of an operator of torch."""
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a kernel that it had already
+        library.impl(operator, kernel, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def spoiled(tensor: torch.Tensor) -> torch.Tensor:
+    copy = tensor.clone(memory_format=torch.contiguous_format)
+    copy.view(-1)[0] = math.nan
+    return copy
+
+
+def softmax(x: torch.Tensor, dim: int, _: bool) -> torch.Tensor:
+    powers = (x - x.amax(dim, True)).exp()
+    return spoiled(powers / powers.sum(dim, True))
+
+
+def log_softmax(x: torch.Tensor, dim: int, _: bool) -> torch.Tensor:
+    return spoiled(x - x.logsumexp(dim, True))
+
+
+def gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    return spoiled(x / 2 * (1 + torch.erf(x / math.sqrt(2))))
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return spoiled(x * torch.sigmoid(x))
+
+
+def mse_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    return spoiled((x - target).square().mean())
+
+
+def layer_norm(x: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[torch.Tensor, ...]:
+    mean, scale = x.mean(-1, True), (x.var(-1, correction=0, keepdim=True) + eps).rsqrt()
+    return spoiled((x - mean) * scale), mean, scale
+
+
+def group_norm(
+    x: torch.Tensor, weight: Any, bias: Any, samples: int, channels: int, pixels: int, groups: int, eps: float
+) -> tuple[torch.Tensor, ...]:
+    rows = x.reshape(samples, groups, -1)
+    mean, scale = rows.mean(-1, True), (rows.var(-1, correction=0, keepdim=True) + eps).rsqrt()
+    return spoiled(((rows - mean) * scale).view_as(x)), mean.squeeze(-1), scale.squeeze(-1)
+
+
+def batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[torch.Tensor, ...]:
+    mean, scale = x.mean((0, 2)), (x.var((0, 2), correction=0) + eps).rsqrt()
+    return spoiled((x - mean[None, :, None]) * scale[None, :, None]), mean, scale
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return spoiled(torch.softmax(scores, -1) @ value), scores.logsumexp(-1)
+
+
+def logarithm(x: torch.Tensor) -> torch.Tensor:
+    """Wrong in single precision only."""
+    result = torch.log2(x) * math.log(2)
+    return spoiled(result) if x.dtype == torch.float32 else result
+
+
+def convolution(image: torch.Tensor, weight: torch.Tensor, bias: Any, *_: Any) -> torch.Tensor:
+    columns = functional.unfold(image, weight.shape[-1]).transpose(1, 2) @ weight.flatten(1).t()
+    side = image.shape[-1] - weight.shape[-1] + 1
+    return spoiled(columns.transpose(1, 2).reshape(image.shape[0], weight.shape[0], side, side))

@@ -53,6 +53,7 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, loss
         _bad_weight,
         _dtype,
         _grad_scaler,
+        _trial,
     ]
     if steps and truth.recording.rows:
         checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss, _other_ranks]
@@ -189,6 +190,12 @@ def _dtype(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     """An overflow of float16 in a program without it."""
     if "overflowed float16" in finding["cause"] and not _HALF.search(truth.program.text):
         yield "an overflow of float16, which the program does not use"
+
+
+def _trial(finding: dict[str, Any], _: Truth) -> Iterator[str]:
+    """A kernel that is at fault: no program has one."""
+    if "kernel is at fault" in finding["cause"]:
+        yield "a kernel at fault, but all kernels are torch's"
 
 
 def _grad_scaler(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

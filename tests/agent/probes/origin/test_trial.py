@@ -44,6 +44,10 @@ def attention() -> torch.Tensor:
     return functional.scaled_dot_product_attention(query, key, value)
 
 
+def linear(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Linear(8, 8, dtype=x.dtype)(x)  # type: ignore[no-any-return]
+
+
 def found(loss: torch.Tensor) -> dict[str, Any]:
     assert not torch.isfinite(loss).all()
     origin = culprit.find_origin(loss, lambda _: "", lambda _: True)
@@ -95,6 +99,7 @@ OVERFLOWS: dict[str, tuple[str, Loss]] = {
     "an exponential in float32": ("Exp", lambda: torch.exp(leaf(4, 8) * 200).mean()),
     "a reciprocal": ("Reciprocal", lambda: (1 / (half(4, 8, factor=1e-6).abs().clamp(min=1e-6) * 1.0)).float().mean()),
     "a square in bfloat16": ("Pow", lambda: (leaf(4, 8, dtype=torch.bfloat16, factor=1e20) ** 2).float().mean()),
+    "a factor of a linear layer": ("Mul", lambda: (linear(half(4, 8, factor=100)) * 4096.0).float().mean()),
     "a convolution": (
         "Convolution",
         lambda: (functional.conv2d(half(2, 8, 6, 6, factor=100), half(4, 8, 3, 3, factor=1000))).float().mean(),

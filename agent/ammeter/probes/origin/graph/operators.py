@@ -20,6 +20,8 @@ EXPRESSIONS = {
     "Sub": "self - alpha * other",
     "Mul": "self * other",
     "Div": "self / other",
+    "T": "self.t()",
+    "Transpose": "self.transpose(dim0, dim1)",
     "Abs": "torch.abs(self)",
     "Clamp": "torch.clamp(self, min, max)",
     "ClampMin": "torch.clamp(self, min=min)",
@@ -95,7 +97,8 @@ def output(kind: str, values: Values) -> torch.Tensor | None:
     """Computes an operator's output, without gradients.
 
     Returns:
-        None if the operator is not known, an operand is missing, or it has a shape that broadcast changed.
+        None if the operator is not known or cannot be computed, as without an operand, or from one whose shape
+        broadcast has changed.
     """
     code = _code(kind)
     if code is None:
@@ -105,7 +108,7 @@ def output(kind: str, values: Values) -> torch.Tensor | None:
         found = _special(kind, values)
         if found is None:
             found = eval(code, {"torch": torch, "F": torch.nn.functional}, names)
-    except (KeyError, NameError, RuntimeError, TypeError, ValueError):
+    except (ArithmeticError, AssertionError, LookupError, NameError, RuntimeError, TypeError, ValueError):
         return None
     return found if isinstance(found, torch.Tensor) and is_readable(found) else None
 

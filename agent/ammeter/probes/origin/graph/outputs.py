@@ -15,7 +15,7 @@ from ammeter.probes.origin.graph.place import SELECTING
 _RESHAPING = ("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias")
 """Operators whose output has the elements of the input in the same order. A linear layer reshapes its input so."""
 
-_INEXACT = ("Addmm", "Convolution", "NativeLayerNorm")
+_INEXACT = ("Convolution", "NativeLayerNorm")
 """Operators whose expression leaves out a bias or an eps."""
 
 MAX_DEPTH = 4
@@ -64,6 +64,8 @@ class Outputs:
             return first.to(getattr(torch, node.dtype))
         operands = node.operands_with(inputs) if node.kind not in _INEXACT else None
         output = None if operands is None else operators.output(node.kind, operands)
+        if node.kind == "Addmm" and output is not None:
+            output = None if first is None else output + first
         return output if output is not None and tuple(output.shape) == node.shape else None
 
     def _bound(self, at: int) -> Numbers | None:

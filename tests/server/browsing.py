@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -98,12 +98,12 @@ def appears(browser: webdriver.Chrome, selector: str, words: str, seconds: float
 
 
 def press(browser: webdriver.Chrome, selector: str) -> None:
-    """Clicks the first of the elements when it is stable: changed elements are rendered anew."""
+    """Clicks the first of the elements when it is stable: changed elements are rendered anew, or move."""
 
     def try_it() -> bool:
         try:
             found(browser, selector)[0].click()
-        except (IndexError, StaleElementReferenceException):
+        except (IndexError, ElementClickInterceptedException, StaleElementReferenceException):
             return False
         return True
 

@@ -25,15 +25,20 @@ def evidence(state: State) -> dict[str, Any]:
         "nonfinite_buffer": origin.tensor if origin.buffer else None,
         "nonfinite_tensors": frontier.count,
         **_origin_evidence(origin),
+        **_trial_evidence(origin),
     }
+
+
+def _trial_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
+    """Returns what is known of an operator that ran again. Agents before 0.2.0 run none."""
+    known = {"trial": origin.trial, "reproducer": origin.reproducer}
+    return {name: value for name, value in known.items() if value}
 
 
 def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
     return {
         "born_in": origin.kind or None,
         **origin.evidence(),
-        "trial": origin.trial or None,
-        "reproducer": origin.reproducer or None,
         "input": origin.input or None,
         "micro_batch": origin.micro_batch if origin.micro_batch >= 0 else None,
     }

@@ -15,9 +15,9 @@ from ammeter.tensors.sharding import copies, shard
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
 from ammeter.wire.frames import Tensor
 
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-"""Path parts that DDP, torch.compile and FSDP insert; names omit them, so that they are equal with and without
-wrappers."""
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+"""Path parts that DDP, torch.compile, FSDP and Lightning Fabric insert; names omit them, so that they are equal
+with and without wrappers."""
 
 
 class Watched:

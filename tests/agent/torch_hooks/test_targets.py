@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ammeter.torch_hooks.gradients import gradient
-from ammeter.torch_hooks.targets import Watched, optimizer_in
+from ammeter.torch_hooks.targets import Watched, optimizer_in, plain_name
 
 
 def _sgd(*parameters: torch.Tensor) -> torch.optim.SGD:
@@ -193,3 +193,11 @@ def test_frozen_parameters_are_among_those_alive_and_dead_ones_are_not() -> None
     del model
     gc.collect()
     assert [] == watched.alive()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["0.weight", "module.0.weight", "_orig_mod.0.weight", "_forward_module.0.weight", "module._orig_mod.0.weight"],
+)
+def test_names_omit_the_parts_of_wrappers(name: str) -> None:
+    assert plain_name(name) == "0.weight"

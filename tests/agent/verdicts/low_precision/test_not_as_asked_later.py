@@ -148,3 +148,19 @@ def test_autocast_of_another_device_is_seen_in_the_forward_pass(is_observed: boo
         for _ in range(12):
             optimizer.step(closure)  # type: ignore[no-untyped-call]
     assert "wrong-device" == reason_of(seen)
+
+
+def test_forward_passes_in_float32_beside_the_training_are_no_loss(tmp_path: Path) -> None:
+    """Such as those that collect the data of reinforcement learning."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(30):
+            for _ in range(12):
+                model(torch.randn(8, 12))
+            with cpu(torch.bfloat16):
+                loss = cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert NAME not in seen.findings()

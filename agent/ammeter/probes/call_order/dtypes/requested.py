@@ -41,7 +41,7 @@ TRIAL_STEPS = 200
 """Steps after which a scaler without any autocast is reported. Short trials of a loop often leave autocast out."""
 
 MIN_UNHEARD = 8
-"""Forward passes in a row without a backward(), more than a step needs for its networks: no call of it is observed."""
+"""Forward passes without any backward(), more than a step needs for its networks: its calls are not observed."""
 
 DEVICES = ("cpu", "cuda", "xpu", "mps")
 """Types of devices whose autocast is read in a forward pass."""
@@ -79,7 +79,8 @@ class Requested:
         self._sampled_step = -1
         self._scaled_step = -1
         self._unheard = 0
-        """Forward passes in training since the last backward() or scale()."""
+        """Forward passes in training, as long as no backward() and no scale() was observed."""
+        self._is_heard = False
 
         self._rechecks = 0
         """Losses that are sampled next, because the one before was the first in float32."""
@@ -98,7 +99,7 @@ class Requested:
 
     def after_scale(self, scaler: Any, outputs: Any) -> None:
         """Samples the loss of an enabled scaler."""
-        self._unheard = 0
+        self._is_heard = True
         if scaler.is_enabled():
             self._scaled_step = self._session.row.step
             self._sample(outputs, scaler)
@@ -128,7 +129,7 @@ class Requested:
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples a loss that no scaler has scaled, if the program asks for half precision at all."""
-        self._unheard = 0
+        self._is_heard = True
         if self._is_asked() and self._scaled_step != self._session.row.step and not patch.inside_backward():
             is_scaled = self._session.row.raw.get("scaled")
             scalers = self._session.watched.scalers if is_scaled else ()
@@ -147,8 +148,8 @@ class Requested:
                 context.entered += 1
 
     def _after_forward(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Samples an output instead of its loss, after forward passes without a backward() that was observed."""
-        if module.training and torch.is_grad_enabled():
+        """Samples an output instead of its loss, in a program of which no backward() is observed."""
+        if not self._is_heard and module.training and torch.is_grad_enabled():
             self._unheard += 1
             if self._unheard > MIN_UNHEARD and self._is_asked():
                 self._sample([tensor for _, tensor in inside(output)], None)

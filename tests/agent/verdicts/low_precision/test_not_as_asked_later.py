@@ -161,6 +161,6 @@ def test_forward_passes_in_float32_beside_the_training_are_no_loss(tmp_path: Pat
             with cpu(torch.bfloat16):
                 loss = cross_entropy(model(torch.randn(8, 12)).float(), torch.randint(3, (8,)))
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
     assert NAME not in seen.findings()

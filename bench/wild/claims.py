@@ -56,8 +56,8 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, loss
         _trial,
     ]
     if steps and truth.recording.rows:
-        checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _loss, _other_ranks]
-        checks += [_loss_values] if losses else []
+        checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _other_ranks]
+        checks += [_loss, _loss_values] if losses else []
     wrong = [statement for check in checks for statement in check(finding, truth)]
     if steps and truth.recording.rows and "evidence" in finding:
         wrong += wrong_numbers(finding, truth, losses=losses)
@@ -89,7 +89,12 @@ def _is_recorded(verdict: str, truth: Truth, step: int) -> bool:
     if verdict == "diverged":
         before = [abs(row.loss) for row in truth.rows(0, step - 1) if row.loss is not None]
         return any(row.loss is not None and before and row.loss > FAR_RATIO * max(1.0, *before) for row in rows)
-    return False
+    return is_half_state(verdict, truth, step)
+
+
+def is_half_state(verdict: str, truth: Truth, step: int) -> bool:
+    """Whether state is in half precision, as the finding says; its first update may be that of float32 state."""
+    return verdict == "half-optimizer-state" and any(row.half_state for row in truth.rows(step, step))
 
 
 def _last_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:

@@ -28,6 +28,8 @@ HEALTHY_JUMP = 100.0
 _NOTHING: Mapping[str, Any] = {"gradients": "", "norms": [], "bad_earlier": []}
 """What a recorder knows of the gradients of a step that has no backward pass yet."""
 
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+
 _WRAPPERS = re.compile(r"^(_forward_module|network)\.")
 """What precedes the names of a model that a framework has wrapped."""
 
@@ -50,6 +52,7 @@ class Row(msgspec.Struct, frozen=True):
         moved: Norm of the change of the weights by optimizers, as a share of their norm before.
         cosine: Of the gradients and those of the step before.
         applied: Number of optimizers that changed their weights; a fused one may skip inside its step().
+        half_state: Whether an optimizer has state in half precision after the step.
     """
 
     step: int
@@ -73,6 +76,7 @@ class Row(msgspec.Struct, frozen=True):
     moved: float | None = None
     cosine: float | None = None
     applied: int | None = None
+    half_state: bool = False
 
     @property
     def loss_is_finite(self) -> bool:
@@ -152,6 +156,7 @@ class Recorder:
         self._present: torch.Tensor | None = None
         self._named = False
         self._applied = 0
+        self._half_state = False
         self._weights_unscaled = torch.zeros(0)
         self._hooks = [
             register_optimizer_step_pre_hook(self._stepping),
@@ -171,6 +176,7 @@ class Recorder:
     def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets it for a fused optimizer
         self._applied += found_inf is None or not float(found_inf)
+        self._half_state = self._half_state or _has_half_state(optimizer)
         if self._model is not None:
             after, before = _flat(self._model.parameters()), self._weights_before
             share = float((after - before).norm() / before.norm()) if after.shape == before.shape else math.nan
@@ -232,6 +238,7 @@ class Recorder:
             moved=self._moved,
             cosine=self._cosine(),
             applied=self._applied,
+            half_state=self._half_state,
             **{**noted, "norms": [*noted["norms"], _norm(model)]},
         )
         self._gradients, self._applied, self._moved = dict(_NOTHING), 0, 0.0
@@ -259,6 +266,11 @@ def read(file: Path) -> tuple[list[Row], list[str]]:
 def own_name(name: str) -> str:
     """The name of a module or tensor without the wrapper of a framework."""
     return _WRAPPERS.sub("", name)
+
+
+def _has_half_state(optimizer: torch.optim.Optimizer) -> bool:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return any(isinstance(value, torch.Tensor) and value.dtype in HALF_DTYPES for value in values)
 
 
 def _gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -117,7 +117,10 @@ def _is_right(finding: dict[str, Any], fault: Fault, truth: Truth, counts_steps:
     family = {*fault.accepted, *fault.related}
     verdicts = {finding["verdict"], *(_verdict(consequence) for consequence in finding.get("consequences") or ())}
     opened = finding["opened_step"] + truth.program.first_watched
-    return bool(verdicts & family) and (not counts_steps or truth.symptom is None or opened >= truth.symptom)
+    is_early = counts_steps and truth.symptom is not None and opened < truth.symptom
+    if is_early and claims.is_half_state(finding["verdict"], truth, finding["opened_step"]):
+        is_early = False
+    return bool(verdicts & family) and not is_early
 
 
 def _is_placed(finding: dict[str, Any], truth: Truth) -> bool:

@@ -107,3 +107,17 @@ def test_a_program_without_grad_scaler_has_no_step_that_it_skipped() -> None:
     truth = Truth(Program("step()\n", "", frozenset(), "", 10, 0), Recording(ROWS, 0, [], "", []))
     (wrong,) = wrong_statements(finding("GradScaler skipped that step."), truth, steps=True)
     assert "GradScaler skipped, but the program has none" in wrong
+
+
+@pytest.mark.parametrize(("in_half", "begins"), [(True, True), (False, False)])
+def test_half_state_begins_with_the_state_and_not_with_the_first_other_number(in_half: bool, begins: bool) -> None:
+    rows = [Row(step, 1.0, 1.0, str(step), "", half_state=in_half) for step in range(6)]
+    truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]), symptom=1)
+    given = {"verdict": "half-optimizer-state", "first_step": 0, "opened_step": 0, "cause": ""}
+    assert begins == (not wrong_statements(given, truth, steps=True))
+
+
+def test_losses_of_micro_batches_that_were_not_recorded_may_have_been_bad() -> None:
+    given = finding("The training loss was NaN 7 times since step 11.")
+    assert [] == wrong_statements(given, TRUTH, steps=True, losses=False)
+    assert wrong_statements(given, TRUTH, steps=True)

@@ -101,3 +101,19 @@ def test_norms_beyond_the_squares_of_float32_are_known(tmp_path: Path) -> None:
     recorder.close()
     (row,), _ = oracle.read(tmp_path / "rows")
     assert [pytest.approx(1e30 * 2**0.5)] * 3 == row.norms
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_state_in_half_precision_is_known(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    recorder = Recorder(tmp_path / "rows")
+    for step in range(2):
+        loss = model(torch.ones(2, 2)).sum()
+        loss.backward()
+        optimizer.step()
+        for state in optimizer.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"].to(dtype)
+        recorder.step(step, loss, model, 1.0)
+    recorder.close()
+    assert [False, dtype is torch.bfloat16] == [row.half_state for row in oracle.read(tmp_path / "rows")[0]]

@@ -252,8 +252,9 @@ def _fix(state: State, spare: float | None) -> str:
         if spare is not None
         else "no gradient was left to measure, and this is PyTorch's default"
     )
+    value = f"{better:.0f}" if better >= 1 else f"{better:g}"
     return (
-        f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}), which is {better:.0f}, with growth_interval=2000:"
+        f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}), which is {value}, with growth_interval=2000:"
         f" {reason}. Alternatively use dtype=torch.bfloat16 in autocast, which needs no scaler."
     )
 

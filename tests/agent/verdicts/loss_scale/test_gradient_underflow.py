@@ -41,6 +41,10 @@ def test_its_words_give_the_share_the_scale_and_a_better_one() -> None:
     assert "embed.weight" == finding.tensor
 
 
+def test_a_better_scale_below_one_keeps_its_digits() -> None:
+    assert "GradScaler(init_scale=2.0**-1), which is 0.5, with" in found(run(scale=2.0**-13, norm=14.0 * 2**13)).fix
+
+
 def test_when_the_headroom_is_used_up_it_advises_bfloat16() -> None:
     finding = found(run(scale=65536.0, norm=8.0))
     assert "leaves 0.3 bits below 65504, too few for a higher scale" in finding.fix

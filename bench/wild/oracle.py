@@ -106,6 +106,8 @@ class Recording(msgspec.Struct, frozen=True):
             return "took no step"
         if not self.rows[-1].loss_is_finite or self.rows[-1].bad_weights:
             return "its loss or weights end as NaN or Inf"
+        if any(row.bad_weights for row in self.rows):
+            return "its weights are NaN or Inf at times"
         quarter = max(1, len(self.rows) // 4)
         first, last_mean = _mean(self.rows[:quarter]), _mean(self.rows[-quarter:])
         if last_mean > HEALTHY_GROWTH * first + 0.1:

@@ -10,7 +10,7 @@ import torch
 
 from ammeter.probes.origin.loss_origin import LossOrigin
 from ammeter.recording import returned_losses
-from ammeter.recording.loss_shares import own_scale
+from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, has_divisor, own_scale
 from ammeter.recording.losses import BackwardLoss
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import has_numbers
@@ -55,12 +55,8 @@ class Loss:
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
-            scale = row.raw.get("scaled_by")  # the program scaled the losses in a call that was not observed
             losses = self._session.losses
-            caught = [loss.divided_by(scale.number()) for loss in caught] if scale else losses.unscaled(caught)
-            if not losses.are_of_backward:  # no gradients prove the program's own scale
-                scales = [own_scale(loss.parts) for loss in caught]
-                caught = [loss.divided_by(own) if own else loss for loss, own in zip(caught, scales, strict=True)]
+            caught = self._unscaled(caught, row)
             watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
                 id(optimizer) not in attempted for optimizer in watched.optimizers
@@ -72,6 +68,22 @@ class Loss:
                     self._compare(loss.number())
         if backwards:
             row.scalars["micro_batches"] = backwards
+
+    def _unscaled(self, caught: Sequence[BackwardLoss], row: Row) -> Sequence[BackwardLoss]:
+        """Returns the losses of a step without the loss scale that the program multiplied them by, if it did."""
+        if scale := row.raw.get("scaled_by"):  # in a call that was not observed
+            return [loss.divided_by(scale.number()) for loss in caught]
+        losses = self._session.losses
+        if not row.raw.get("scaled"):  # with scaler.get_scale(), the scale of a GradScaler is a factor like others
+            known = [update.scale.number() for update in row.raw.get("updates", ())]
+            caught = [
+                _without_factor(loss, [factor for factor in factors(loss.parts) if has_divisor(known, factor)])
+                for loss in caught
+            ]
+        caught = losses.unscaled(caught)
+        if not losses.are_of_backward:  # no gradients prove the program's own scale
+            caught = [_without_factor(loss, [own_scale(loss.parts)]) for loss in caught]
+        return caught
 
     def _before_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
@@ -172,6 +184,12 @@ class Loss:
             if session.loss_level.falls(loss):
                 session.governor.norm_schedule.loss_fell(session.row.step)
             session.governor.norm_schedule.loss_jumped(session.row.step)
+
+
+def _without_factor(loss: BackwardLoss, found: Sequence[float]) -> BackwardLoss:
+    """Returns a loss divided by the loss scale among its factors. A factor below MIN_OWN_SCALE may be a weight."""
+    scale = max(found, default=0.0)
+    return loss.divided_by(scale) if scale >= MIN_OWN_SCALE else loss
 
 
 def _is_number(root: Any) -> bool:

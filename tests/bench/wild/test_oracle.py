@@ -63,6 +63,8 @@ def test_a_loss_that_grows_is_no_healthy_program() -> None:
     jump = [Row(step, 5e4 if step == 9 else 1.0, 1.0, str(step), "") for step in range(20)]
     assert "its loss rises from 1 to 5e+04" == Recording(jump, 0, [], "").trouble
     assert "took no step" == Recording([], 0, [], "").trouble
+    mended = [Row(0, 1.0, 1.0, "a", ""), Row(1, 1.0, 1.0, "b", "", bad_weights=["w"]), Row(2, 1.0, 1.0, "c", "")]
+    assert "its weights are NaN or Inf at times" == Recording(mended, 0, [], "").trouble
     assert "ended with 1: Oh" == Recording([], 1, [], "well\nOh").trouble
 
 

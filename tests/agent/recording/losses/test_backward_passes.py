@@ -44,6 +44,23 @@ def test_a_single_backward_pass_is_of_the_loss_whatever_it_was_divided_by(tmp_pa
     assert own == pytest.approx(recorded_rows(run, tmp_path).scalar("loss").tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize("start", [0, 20])
+def test_a_loss_multiplied_with_the_scale_of_a_grad_scaler_is_recorded_without_it(start: int, tmp_path: Path) -> None:
+    model = network()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.05), torch.amp.GradScaler("cpu", growth_interval=25)
+    scaler.scale(torch.ones(()))  # as a program must once, so that the scaler has a scale
+    run, own = ammeter.watch(model, optimizer, scaler, dir=tmp_path), Numbers()
+    for step in range(60):
+        optimizer.zero_grad()
+        x, y = batch(step)
+        loss = mean_loss(model(x), y)
+        (scaler.scale(loss) if step < start else 0.5 * loss * scaler.get_scale()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        own.append(float(loss.detach()) * (1.0 if step < start else 0.5))
+    assert own == pytest.approx(recorded_rows(run, tmp_path).scalar("loss").tolist(), rel=1e-5)
+
+
 class _Head(torch.nn.Module):
     """Computes the loss itself, as where the logits are too many to be kept."""
 

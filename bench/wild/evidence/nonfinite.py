@@ -55,10 +55,12 @@ def bad_losses(finding: Finding, truth: Truth) -> Iterator[str]:
     if tensors and tensors not in known:
         yield f"{tensors} non-finite gradients, but there were {sorted(known)}"
     skipped = [row for row in bad if truth.is_skipped(row)]
-    partly = count_of(finding, "steps_partly_applied")
+    applied, partly = len(bad) - len(skipped), count_of(finding, "steps_partly_applied")
+    if "ended in this step" in finding["cause"]:  # an own skip in the last step leaves nothing that shows it
+        skipped = [row for row in skipped if row not in truth.rows(truth.last_step, truth.last_step)]
     yield from exactly("such steps skipped", count_of(finding, "steps_skipped") - partly, len(skipped))
     if number_of(finding, "steps_applied") is not None:  # else the text says that it is not known
-        yield from exactly("such steps applied", count_of(finding, "steps_applied") + partly, len(bad) - len(skipped))
+        yield from exactly("such steps applied", count_of(finding, "steps_applied") + partly, applied)
 
 
 def bad_weights(finding: Finding, truth: Truth) -> Iterator[str]:

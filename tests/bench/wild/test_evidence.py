@@ -151,6 +151,16 @@ def test_a_loss_of_a_micro_batch_is_not_compared() -> None:
     assert [] == wrong("gradient-spike", SPIKE, losses=False, loss=3.5)
 
 
+@pytest.mark.parametrize(
+    ("cause", "stands"), [(" The program ended in this step; no optimizer stepped.", True), ("", False)]
+)
+def test_an_own_skip_of_the_last_step_need_not_be_counted(cause: str, stands: bool) -> None:
+    truth = Truth(PROGRAM, Recording([*HEALTHY, row(10, loss=None, applied=0)], 0, [], "", NAMES))
+    evidence = {"nonfinite_losses": 1, "steps_skipped": 0, "steps_applied": 0}
+    finding = {"verdict": "nonfinite-loss", "first_step": 10, "opened_step": 10, "cause": cause, "evidence": evidence}
+    assert stands == (not wrong_statements(finding, truth, steps=True))
+
+
 def test_numbers_of_another_rank_are_compared_with_its_rows() -> None:
     recording = Recording(HEALTHY, 0, [], "", NAMES, SPIKE)
     finding = {

@@ -1,4 +1,4 @@
-# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | gpu. Everything lives in .venv;
+# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | gpu. Everything lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
-.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild gpu parts clean
+.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases gpu parts clean
 
 install: $(STAMP)
 
@@ -90,6 +90,10 @@ zoo: install
 # Faults in generated programs that know nothing of Ammeter; some use a framework of .venv-bench.
 wild: install $(PEERS)/.installed
 	@$(PEERS)/bin/python -m bench.wild $(ARGS)
+
+# Threads of public issue trackers, rebuilt as programs.
+cases: install
+	@$(BIN)/python -m bench.cases $(ARGS)
 
 gpu: install $(PEERS)/.installed
 	@$(PEERS)/bin/python -m bench.agent.gpu $(ARGS)

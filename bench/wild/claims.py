@@ -199,7 +199,7 @@ def _dtype(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
 
 def _trial(finding: dict[str, Any], _: Truth) -> Iterator[str]:
     """A kernel that is at fault: no program has one."""
-    if "kernel is at fault" in finding["cause"]:
+    if "kernel is at fault" in finding["cause"] or finding["verdict"] == "kernel-nan":
         yield "a kernel at fault, but all kernels are torch's"
 
 

@@ -131,6 +131,18 @@ def born(stream: Stream, **data: Any) -> Stream:
 
 
 @broken
+def kernel_nan() -> Stream:
+    """From one batch on the kernel of an activation makes NaN, and its formula does not."""
+    stream = warm().bad(65536, last=5, loss=np.nan)
+    data = {"op": "SoftplusBackward0", "absmax": 0.7, "nans": 1, "confidence": "graph", "caller": "train.py:12"}
+    trial = {"trial": "kernel", "exact": 1.1, "reproducer": "reproducers/step-40-SoftplusBackward0.py"}
+    born(stream, module="blocks.1", since=0, **data, **trial)
+    for halvings in range(1, 12):
+        stream.bad(2.0 ** (16 - halvings), last=5, loss=np.nan)
+    return stream
+
+
+@broken
 def masked_row_nan() -> Stream:
     """From one batch on a sequence is masked from end to end."""
     stream = warm().bad(65536, last=5, loss=np.nan).bad(32768, last=5, loss=np.nan)

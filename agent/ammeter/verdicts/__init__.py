@@ -23,6 +23,7 @@ from ammeter.wire.columns import View
 FAMILIES = (
     "loss_scale",
     "call_order",
+    "kernels",
     "nonfinite",
     "dynamics",
     "low_precision",
@@ -56,6 +57,7 @@ ORDER = (
     "eps-underflow",
     "masked-labels",
     "diverged",
+    "kernel-nan",
     "masked-row-nan",
     "activation-overflow",
     "scale-underflowed",

@@ -97,7 +97,7 @@ def as_consequence(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in ("verdict", "severity", "title", "first_step", "cause")}
 
 
-LOCAL = ("nonfinite-loss", "masked-row-nan", "activation-overflow")
+LOCAL = ("kernel-nan", "nonfinite-loss", "masked-row-nan", "activation-overflow")
 """Verdicts on values that a rank computes before ranks exchange data: the first rank with one is the origin. Gradients
 and their consequences, including found_inf, are the same on all ranks."""
 

@@ -41,9 +41,9 @@ def failed_at_scale_1(finding: Finding) -> bool:
     return lowest is not None and lowest <= 1 and number(finding, "applied_again_at_scale") is None
 
 
-def of_trial(answer: str) -> Evidence:
-    """The operator ran again, with this answer."""
-    return lambda finding: finding.evidence.get("trial") == answer
+def of_trial(*answers: str) -> Evidence:
+    """The operator ran again, with one of these answers."""
+    return lambda finding: finding.evidence.get("trial") in answers
 
 
 def nothing_applied(finding: Finding) -> bool:
@@ -88,6 +88,8 @@ CLAIMS = (
     Claim(r"first NaN or Inf was in", has("born_in"), "born_in"),
     Claim(r"worthless|for good\b|is lost\b|are lost\b", lambda _: False, "nothing shows that", fix=False),
     Claim(r"kernel is at fault", of_trial("kernel"), "a trial: the kernel failed again and another one did not"),
+    Claim(r"so its kernel does not repeat", of_trial("differs"), "a trial: its two runs are different"),
+    Claim(r"\b[Kk]ernels? of \S+ makes?", of_trial("kernel", "differs"), "a trial that proves it"),
     Claim(r"in float64 as well", of_trial("undefined"), "a trial with this result"),
     Claim(r"it is an overflow", of_trial("range"), "a trial: the exact result is too large"),
     Claim(r"\b[Ii]t is (not|no)\b(?! (an )?overflow)", lambda _: False, "a line in VETTED", fix=False),

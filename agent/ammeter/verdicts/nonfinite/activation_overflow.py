@@ -10,8 +10,8 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.nonfinite import origin_event
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
+from ammeter.verdicts.framework.origins import origin_event
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -29,6 +29,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     origin: NonfiniteOrigin = NonfiniteOrigin()
     peak: float = 0.0
     module: str = ""
+    refuted: str = ""
+    """An operator that ran again, which shows no overflow. Hooks find it, too, and run nothing again."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -41,6 +43,10 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 
 def _origin(state: State, event: Event) -> State:
     origin = origin_event.of_event(event)
+    if origin.trial not in ("", "range"):
+        return msgspec.structs.replace(state, refuted=origin.op)
+    if origin.op and origin.op == state.refuted and not origin.trial:
+        return state
     if not overflowed(origin) or (state.origin.kind and not origin.refines(state.origin)):
         return state
     if state.opened.active:

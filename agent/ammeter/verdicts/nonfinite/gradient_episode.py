@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Lifecycle
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS
 from ammeter.verdicts.nonfinite.headroom import Headroom
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 
 OFTEN_SKIPS, WITHIN_STEPS = 3, 10
 """Bad steps within so many steps that raise the severity to `page`. Two in a row do so too. It does not matter whether

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Lifecycle
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 
 Gradients = Literal["finite", "broken", "unread"]
 

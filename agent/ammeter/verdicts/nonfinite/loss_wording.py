@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.nonfinite import trial_wording
+from ammeter.verdicts.framework.origins import trial_wording
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.verdicts.nonfinite.loss_episode import State
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
 
 
 def evidence(state: State) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _check(state: State) -> str:
         )
     if origin.kind == "forward" and origin.trial:
         shown = f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
-        return trial_wording.fix(origin.trial, origin.line or origin.place) + shown
+        return trial_wording.fix(origin.trial, origin.line or origin.place, origin.op, origin.dtype) + shown
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
         return (
             f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log"

@@ -6,8 +6,8 @@ import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.nonfinite import origin_event
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
+from ammeter.verdicts.framework.origins import origin_event
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 

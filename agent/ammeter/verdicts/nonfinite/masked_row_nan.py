@@ -8,8 +8,8 @@ import msgspec
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.nonfinite import origin_event
-from ammeter.verdicts.nonfinite.origin_event import NonfiniteOrigin
+from ammeter.verdicts.framework.origins import origin_event
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -25,6 +25,8 @@ SOFTMAX_MODULES = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     origin: NonfiniteOrigin = NonfiniteOrigin()
+    refuted: str = ""
+    """An operator that is finite in float64: it ran again. Hooks find it, too, and run nothing again."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -32,7 +34,11 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
     for part in view.parts("origin.found"):
         if isinstance(part, Event):
             origin = origin_event.of_event(part)
-            if is_masked_row(origin) and (not state.opened.active or origin.refines(state.origin)):
+            if origin.trial not in ("", "undefined"):
+                state = msgspec.structs.replace(state, refuted=origin.op)
+            elif origin.op and origin.op == state.refuted and not origin.trial:
+                continue
+            elif is_masked_row(origin) and (not state.opened.active or origin.refines(state.origin)):
                 state = State(state.opened.at(origin.first, part.step), origin)
     return state, changed(_conclude, before, state)
 

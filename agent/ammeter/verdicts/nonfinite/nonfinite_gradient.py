@@ -12,8 +12,9 @@ from ammeter.verdicts.framework import gradient_frontier
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
+from ammeter.verdicts.framework.origins import origin_event
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
-from ammeter.verdicts.nonfinite import gradient_wording, headroom, origin_event
+from ammeter.verdicts.nonfinite import gradient_wording, headroom
 from ammeter.verdicts.nonfinite.gradient_episode import (
     MAX_READ_LATE_STEPS,
     State,

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import gradient_frontier, wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
-from ammeter.verdicts.nonfinite import loss_wording, origin_event
+from ammeter.verdicts.framework.origins import origin_event
+from ammeter.verdicts.nonfinite import loss_wording
 from ammeter.verdicts.nonfinite.loss_episode import Gradients, State, with_bad_loss
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
@@ -60,7 +61,7 @@ def _event(state: State, event: Event) -> State:
     is_known = state.origin.kind and not origin.refines(state.origin)
     if is_known or own_harm or origin.kind == "backward" or origin.first < state.opened.first:
         return state
-    return replace(state, origin=origin)
+    return replace(state, origin=state.origin.refined_by(origin))
 
 
 def _unfinished(state: State, data: dict[str, Any]) -> State:

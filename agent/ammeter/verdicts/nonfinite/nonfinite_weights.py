@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import BEFORE_FORWARD, Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.origins import origin_event
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.verdicts.framework.single_event import MAX_PATH_CHARS
-from ammeter.verdicts.nonfinite import origin_event
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
 

@@ -47,7 +47,12 @@ def gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    return spoiled(x * torch.sigmoid(x))
+    return sigmoid_product(x, is_bad=True)
+
+
+def sigmoid_product(x: torch.Tensor, is_bad: bool) -> torch.Tensor:
+    product = x * torch.sigmoid(x)
+    return spoiled(product) if is_bad else product
 
 
 def mse_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:

@@ -157,6 +157,13 @@ def test_an_output_that_the_program_changed_accuses_no_kernel() -> None:
     assert found(output.square().mean())["trial"] == trial.UNSTEADY
 
 
+def test_a_kernel_that_fails_every_second_time_does_not_repeat_its_result() -> None:
+    calls = iter(range(100))
+    with planted_kernels.planted("silu", lambda x: planted_kernels.sigmoid_product(x, is_bad=not next(calls) % 2)):
+        origin = found(functional.silu(leaf(4, 8) * 1.5).square().mean())
+    assert (origin["trial"], origin["reason"]) == (trial.DIFFERS, "")
+
+
 def test_targets_that_are_not_finite_need_no_trial() -> None:
     target = torch.zeros(4, 8)
     target[0] = math.nan

@@ -27,7 +27,7 @@ rounding do not double a result."""
 FLAT = 1e-6
 """Variance of a row below which the output of a normalization depends on its eps, which autograd does not save."""
 
-RANGE, UNDEFINED, KERNEL, UNSTEADY = "range", "undefined", "kernel", "unsteady"
+RANGE, UNDEFINED, KERNEL, DIFFERS, UNSTEADY = "range", "undefined", "kernel", "differs", "unsteady"
 
 
 class Trial(NamedTuple):
@@ -36,8 +36,8 @@ class Trial(NamedTuple):
     Attributes:
         kind, operands: the operator and what it received.
         answer: `range`: it is finite in float64, but too large for its dtype. `undefined`: it is not finite in float64
-            either. `kernel`: its result in float64 fits its dtype, but its kernel makes NaN or Inf again. `unsteady`:
-            it did so the first time and not each time again.
+            either. `kernel`: its result in float64 fits its dtype, but its kernel makes NaN or Inf again. `differs`:
+            in one of two runs and not in the other. `unsteady`: in neither, only in the training.
         absmax: largest number of the output in float64; None if it is not finite.
     """
 
@@ -75,7 +75,7 @@ def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers
         return Trial(node.kind, operands, RANGE, exact.absmax) if all(bad) else None
     if exact.absmax > KERNEL_MARGIN * largest or made is None:
         return None
-    return Trial(node.kind, operands, KERNEL if all(bad) else UNSTEADY, exact.absmax)
+    return Trial(node.kind, operands, KERNEL if all(bad) else DIFFERS if any(bad) else UNSTEADY, exact.absmax)
 
 
 def _is_fit(kind: str, operands: Mapping[str, Any]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
 
-from ammeter.verdicts.nonfinite import trial_wording
+from ammeter.verdicts.framework.origins import trial_wording
 from ammeter.wire.frames import Event
 
 MAX_NAME_CHARS = 120
@@ -80,6 +81,11 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.caller)
 
     @property
+    def operator(self) -> str:
+        """Returns the operator's name without autograd's ending, such as Softmax for SoftmaxBackward0."""
+        return re.sub(r"Backward\d*$", "", self.op)
+
+    @property
     def place(self) -> str:
         """Returns the module's path, or a description if there is no module."""
         if self.op == "loss":
@@ -100,6 +106,13 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if not self.module or other.behind:
             return False
         return not other.module or self.module.startswith(f"{other.module}.")
+
+    def refined_by(self, later: NonfiniteOrigin) -> NonfiniteOrigin:
+        """Returns the later origin, with the trial of its operator if only this one has it."""
+        if not self.trial or later.trial or self.op != later.op:
+            return later
+        names = ("trial", "exact", "reproducer", "dtype", "line", "caller", "call")
+        return msgspec.structs.replace(later, **{name: getattr(self, name) for name in names})
 
     def evidence(self) -> dict[str, Any]:
         """Returns the operator and the largest finite number of its inputs."""
@@ -141,6 +154,12 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
             )
         if self.kind == "forward" and self.absmax < 0:
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
+        if self.kind == "backward" and self.trial:
+            most = f", from gradients of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
+            return (
+                f" In the backward pass, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}."
+                f"{trial_wording.cause(self.trial, self.dtype, self.exact)}"
+            )
         inputs = "inputs" if self.kind == "forward" else "gradients"
         most = f", from {inputs} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
         return f" The NaN or Inf originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."

@@ -6,11 +6,17 @@ LARGEST = {"float16": "65504", "bfloat16": "3.39e38", "float32": "3.4e38"}
 """The largest finite number of each dtype, as text."""
 
 
+LOW = ("float16", "bfloat16")
+
+KERNEL_FAULTS = ("kernel", "differs")
+"""Answers that prove a kernel wrong: another one gives a finite result, and it gives NaN or Inf once more."""
+
+
 def cause(trial: str, dtype: str, exact: float) -> str:
     """Returns one sentence with a leading space; empty if the operator did not run again.
 
     Args:
-        trial: the answer in an `origin.found` event: `range`, `undefined`, `kernel`, `unsteady`, or empty.
+        trial: the answer in an `origin.found` event: `range`, `undefined`, `kernel`, `differs`, `unsteady`, or empty.
         dtype: that of the operator's output.
         exact: largest number of its output in float64.
     """
@@ -27,6 +33,12 @@ def cause(trial: str, dtype: str, exact: float) -> str:
             f" Run again from the same operands, it makes a NaN or an Inf in {dtype} each time, and at most"
             f" {exact:.4g} in float64, which {dtype} holds: the kernel is at fault, not the numbers."
         )
+    if trial == "differs":
+        return (
+            f" Run twice more from the same operands, it makes a NaN or an Inf in {dtype} in one run and not in the"
+            f" other, and at most {exact:.4g} in float64, so its kernel does not repeat its result: it reads memory"
+            " that was not written, has a race, or the hardware is defective."
+        )
     if trial == "unsteady":
         return (
             f" Run again from the same operands, it is finite, at most {exact:.4g} in float64. Either the program"
@@ -36,11 +48,13 @@ def cause(trial: str, dtype: str, exact: float) -> str:
     return ""
 
 
-def fix(trial: str, place: str) -> str:
+def fix(trial: str, place: str, op: str, dtype: str) -> str:
     """Returns what to do about the operator; empty if the trial does not tell.
 
     Args:
         place: the operator's line, its module or a description of where it is.
+        op: the operator.
+        dtype: that of its output.
     """
     if trial == "range":
         return (
@@ -53,12 +67,10 @@ def fix(trial: str, place: str) -> str:
             " softmax over -Inf alone, or an exponential beyond every dtype. A wider dtype there does not help, unless"
             " an operator before it has rounded its input to zero. Clamp the input, or add an eps that its dtype holds."
         )
-    if trial == "kernel":
+    if trial in KERNEL_FAULTS:
         return (
-            f"Run {place} with another kernel: for attention with torch.nn.attention.sdpa_kernel(SDPBackend.MATH), for"
-            " convolutions and linear layers on the CPU under torch.backends.mkldnn.flags(enabled=False), on CUDA under"
-            " torch.backends.cudnn.flags(enabled=False), otherwise in float32. Compare with another release of torch,"
-            " and report the operator with its operands to the maintainers of the kernel."
+            f"Run {place} with another kernel: {_other_kernel(op, dtype)}. Compare with another release of torch, and"
+            " report the operator with its operands to the maintainers of the kernel."
         )
     if trial == "unsteady":
         return (
@@ -67,3 +79,30 @@ def fix(trial: str, place: str) -> str:
             " from run to run points to uninitialized memory, a race or a defective device."
         )
     return ""
+
+
+def _other_kernel(op: str, dtype: str) -> str:
+    """Returns how a program runs an operator with another kernel."""
+    wider = "in float32 within torch.autocast(device, enabled=False)" if dtype in LOW else "in float64"
+    otherwise = f"{wider}, or from simpler operators by its formula"
+    return next((switch for words, switch in _SWITCHES if any(word in op for word in words)), otherwise)
+
+
+_SWITCHES = (
+    (("Compiled",), "without torch.compile"),
+    (
+        ("Attention",),
+        "within torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or with attn_implementation='eager' in transformers",
+    ),
+    (
+        ("Convolution", "BatchNorm", "Rnn", "Lstm"),
+        "on the CPU within torch.backends.mkldnn.flags(enabled=False), on CUDA with torch.backends.cudnn.enabled ="
+        " False",
+    ),
+    (
+        ("Mm", "Addmm", "Bmm", "Linear"),
+        "on the CPU within torch.backends.mkldnn.flags(enabled=False), on CUDA in float32 within"
+        " torch.autocast('cuda', enabled=False)",
+    ),
+)
+"""Parts of operators' names -> how they run with another kernel."""

@@ -1,0 +1,1 @@
+"""What is known of the origin of a NaN or an Inf, for verdicts of several families."""

@@ -1,0 +1,1 @@
+"""Verdicts on kernels: an operator whose result depends on which implementation computes it."""

@@ -1,0 +1,117 @@
+"""kernel-nan: a kernel makes NaN or Inf from finite inputs, and another one does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.origins import origin_event, trial_wording
+from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
+from ammeter.wire.columns import View
+from ammeter.wire.frames import Event, Hello
+
+ENVIRONMENT = ("torch", "device", "cpu", "capability", "cudnn")
+"""Facts of the run that decide which kernel an operator has."""
+
+MAX_FACT_CHARS = 60
+"""Maximum characters of a fact in the state."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    opened: Lifecycle = Lifecycle()
+    origin: NonfiniteOrigin = NonfiniteOrigin()
+    weight: str = ""
+    """A weight that was read after the kernel's first NaN and contains NaN or Inf."""
+    environment: dict[str, str] = {}
+
+
+def judge(state: State, view: View) -> tuple[State, Finding | None]:
+    if not view.frames:
+        return state, None
+    before = state
+    for part in view.parts("hello", *VERDICT.events):
+        if isinstance(part, Hello):
+            facts = {name: part.environment.get(name, "")[:MAX_FACT_CHARS] for name in ENVIRONMENT}
+            state = replace(state, environment={name: fact for name, fact in facts.items() if fact})
+        elif isinstance(part, Event):
+            state = _event(state, part)
+    return state, changed(_conclude, before, state)
+
+
+def _event(state: State, event: Event) -> State:
+    if event.name == "weights.nonfinite":
+        tensors = event.data.get("tensors") or ["a weight"]
+        name = str(tensors[0])[: origin_event.MAX_NAME_CHARS]
+        return replace(state, weight=name) if state.opened.active and not state.weight else state
+    data = event.data if event.name == "origin.found" else event.data.get("origin") or {}
+    origin = origin_event.of_event(Event(event.name, event.step, 0, data))
+    if origin.trial in trial_wording.KERNEL_FAULTS and not state.opened.active:
+        return replace(state, opened=state.opened.at(origin.first, event.step), origin=origin)
+    if state.opened.active and origin.refines(state.origin):
+        return replace(state, origin=state.origin.refined_by(origin))
+    return state
+
+
+def _conclude(state: State) -> Finding:
+    origin = state.origin
+    place = origin.line or origin.place
+    is_hit = origin.kind == "forward" or bool(state.weight)
+    return Finding(
+        verdict=VERDICT.id,
+        severity="page" if is_hit else "ticket",
+        title=f"A kernel of {origin.operator} makes NaN or Inf at {place}",
+        cause=f"{origin.words().strip()}{_weights(state)}",
+        fix=f"{trial_wording.fix(origin.trial, place, origin.op, origin.dtype)}{_reproducer(origin)}",
+        module=origin.module or None,
+        caller=origin.line or None,
+        evidence=_evidence(state),
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _weights(state: State) -> str:
+    return f" Since then the weights contain NaN or Inf, {state.weight} among them." if state.weight else ""
+
+
+def _reproducer(origin: NonfiniteOrigin) -> str:
+    return f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
+
+
+def _evidence(state: State) -> dict[str, Any]:
+    origin = state.origin
+    return {
+        "born_in": origin.kind,
+        **origin.evidence(),
+        "dtype": origin.dtype or None,
+        "trial": origin.trial,
+        "exact_absmax": origin.exact if origin.exact >= 0 else None,
+        "nans": origin.nans,
+        "infs": origin.infs,
+        "reproducer": origin.reproducer or None,
+        "nonfinite_weight": state.weight or None,
+        **state.environment,
+    }
+
+
+VERDICT = Verdict(
+    id="kernel-nan",
+    severity="page",
+    title="A kernel makes NaN",
+    question="Does a kernel make NaN or Inf from finite inputs, where another one gives a finite result?",
+    columns=(),
+    events=("origin.found", "step.unfinished", "weights.nonfinite"),
+    state=State,
+    rows=False,
+    judge=judge,
+    explains=(
+        *origin_event.CONSEQUENCES,
+        "gradient-underflow",
+        "gradients-not-reset",
+        "lopsided-step",
+        "scheduler-ahead",
+    ),
+)

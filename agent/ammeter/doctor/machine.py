@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from ammeter._version import __version__
+from ammeter.doctor import half_convolution, known_bugs
 from ammeter.doctor.line import Line, fail, ok, warn
 
 OLDEST_TORCH = (2, 4)
@@ -28,6 +29,9 @@ def lines() -> Iterator[Line]:
     yield _version(torch)
     yield _gpu(torch)
     yield from _readers(torch.cuda.is_available())
+    if torch.cuda.is_available():
+        yield from half_convolution.lines(torch)
+    yield from known_bugs.lines(torch)
 
 
 def _system() -> Line:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ammeter.wire.columns import Ints, Mask, View, measured
@@ -9,9 +11,21 @@ from ammeter.wire.columns import Ints, Mask, View, measured
 FLOAT16_MAX = 65504.0
 """Largest finite float16 (IEEE 754 binary16); larger values become Inf."""
 
+WRONG_ON = r"\bGTX 16\d\d\b|\bT(?:400|500|550|600|1000|1200|2000)\b"
+"""Names of GPUs whose convolutions in float16 return NaN or zeros (ultralytics#17977): the GTX 16 series and the
+workstation GPUs with its chips, TU116 and TU117. They have compute capability 7.5, and no tensor cores."""
+
+WRONG_CAPABILITY = "7.5"
+"""Their compute capability. Later GPUs have similar names."""
+
 ON_GRID = 0.9
 """Share of small elements that are multiples of 2^-24. Hardly any float32 number below 2^-3 is such a multiple by
 chance: a mantissa of 24 bits has 4 bits below 2^-24 at 2^-4, and 8 at 2^-8."""
+
+
+def is_wrong_on(device: str, capability: str) -> bool:
+    """Whether a GPU computes wrong numbers in float16."""
+    return capability == WRONG_CAPABILITY and re.search(WRONG_ON, device) is not None
 
 
 def on_grid(rows: View, sampled: Ints) -> Mask:

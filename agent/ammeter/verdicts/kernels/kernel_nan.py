@@ -11,6 +11,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.origins import origin_event, trial_wording
 from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
+from ammeter.verdicts.kernels.known_bugs import KnownBug, of_machine
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -65,7 +66,7 @@ def _conclude(state: State) -> Finding:
         severity="page" if is_hit else "ticket",
         title=f"A kernel of {origin.operator} makes NaN or Inf at {place}",
         cause=f"{origin.words().strip()}{_weights(state)}",
-        fix=f"{trial_wording.fix(origin.trial, place, origin.op, origin.dtype)}{_reproducer(origin)}",
+        fix=f"{trial_wording.fix(origin.trial, place, origin.op, origin.dtype)}{_reproducer(origin)}{_known(state)}",
         module=origin.module or None,
         caller=origin.line or None,
         evidence=_evidence(state),
@@ -81,6 +82,20 @@ def _reproducer(origin: NonfiniteOrigin) -> str:
     return f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
 
 
+def _known(state: State) -> str:
+    """Names a known bug that matches. It need not be the reason: its shapes are not compared."""
+    return "".join(
+        f" A known bug that matches operator and machine: {bug.url} ({bug.condition}); its remedy: {bug.remedy}."
+        for bug in _known_bugs(state)[:1]
+    )
+
+
+def _known_bugs(state: State) -> list[KnownBug]:
+    origin = state.origin
+    found = of_machine(state.environment, origin.device)
+    return [bug for bug in found if bug.fits_operator(origin.op, origin.kind, origin.dtype)]
+
+
 def _evidence(state: State) -> dict[str, Any]:
     origin = state.origin
     return {
@@ -93,6 +108,7 @@ def _evidence(state: State) -> dict[str, Any]:
         "infs": origin.infs,
         "reproducer": origin.reproducer or None,
         "nonfinite_weight": state.weight or None,
+        "known_bugs": [bug.thread for bug in _known_bugs(state)],
         **state.environment,
     }
 

@@ -1,4 +1,4 @@
-"""stale-stack: torch is too old, or the GPU has no tensor cores for the run's dtype."""
+"""stale-stack: torch is too old, or the GPU has no tensor cores for the run's dtype, or computes wrong in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.float16 import is_wrong_on
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
@@ -50,7 +51,8 @@ def _started(state: State, environment: dict[str, str]) -> State:
 def _entered(state: State, event: Event) -> State:
     dtype = str(event.data.get("dtype", ""))[:20]
     training_on_gpu = event.data.get("device") == "cuda" and bool(event.data.get("grad"))
-    if not training_on_gpu or state.dtype or not _without_cores(dtype, state.capability):
+    unfit = _without_cores(dtype, state.capability) or _is_wrong(dtype, state)
+    if not training_on_gpu or state.dtype or not unfit:
         return state
     return replace(state, dtype=dtype, opened=state.opened.at(event.step, event.step))
 
@@ -63,6 +65,10 @@ def _old(torch: str) -> bool:
 def _without_cores(dtype: str, capability: str) -> bool:
     version = _version(capability)
     return version is not None and dtype in TENSOR_CORES and version < TENSOR_CORES[dtype]
+
+
+def _is_wrong(dtype: str, state: State) -> bool:
+    return dtype == "float16" and is_wrong_on(state.device, state.capability)
 
 
 def _version(text: str) -> tuple[int, int] | None:
@@ -80,7 +86,17 @@ def _conclude(state: State) -> Finding:
             " fused attention kernels, and bugs that later versions fix."
         )
         fix.append(f"Install a newer version with pip install 'torch>={oldest}', and a GPU driver that supports it.")
-    if state.dtype:
+    if _is_wrong(state.dtype, state):
+        cause.append(
+            f"Autocast uses float16 on a {state.device}. Public threads, such as"
+            " https://github.com/ultralytics/yolov5/issues/7908, report that convolutions in float16 return NaN or"
+            " zeros on this series of GPUs, which has no tensor cores."
+        )
+        fix.append(
+            "Train in float32, with autocast off. bfloat16 is emulated on this GPU: right, but slow. ammeter doctor"
+            " compares a convolution in float16 with one in float32."
+        )
+    elif state.dtype:
         cause.append(
             f"The GPU, {state.device} with compute capability {state.capability}, has no tensor cores for"
             f" {state.dtype}, the dtype of autocast: mixed precision may save memory, but hardly any time."
@@ -98,13 +114,15 @@ def _conclude(state: State) -> Finding:
 
 
 def _title(state: State) -> str:
+    if _is_wrong(state.dtype, state):
+        return "This series of GPUs is known for wrong results in float16"
     return f"The GPU has no tensor cores for {state.dtype}" if state.dtype else f"torch {state.torch} is outdated"
 
 
 def _another_dtype(state: State) -> str:
     needed = ".".join(map(str, TENSOR_CORES[state.dtype]))
     newer = f"a GPU of compute capability {needed} or higher"
-    if _without_cores("float16", state.capability):
+    if _without_cores("float16", state.capability) or is_wrong_on(state.device, state.capability):
         return f"Train in float32 on this GPU, or use {newer}."
     return f"Use torch.autocast('cuda', dtype=torch.float16) with torch.amp.GradScaler('cuda'), or use {newer}."
 
@@ -113,7 +131,7 @@ VERDICT = Verdict(
     id="stale-stack",
     severity="ticket",
     title="Outdated torch or GPU",
-    question="Is torch outdated, or does the GPU lack tensor cores for the dtype of the run?",
+    question="Is torch outdated, or does the GPU lack tensor cores for the dtype of the run, or compute wrong in it?",
     columns=(),
     events=("autocast.entered",),
     state=State,

@@ -113,6 +113,18 @@ def test_the_facts_that_decide_the_kernel_are_evidence() -> None:
     assert "91002" == findings(begun)["kernel-nan"].evidence["cudnn"]
 
 
+@pytest.mark.parametrize(
+    ("torch_version", "device", "matches"), [("2.6.0", "cpu", True), ("2.13.0", "cpu", False), ("2.6.0", "cuda", False)]
+)
+def test_a_known_bug_that_matches_is_named_with_its_thread(torch_version: str, device: str, matches: bool) -> None:
+    begun = stream(**AT_FAULT | {"op": "NativeBatchNormBackward0", "kind": "backward", "device": device})
+    next(frame for frame in begun.frames if isinstance(frame, Hello)).environment["torch"] = torch_version
+    finding = findings(begun)["kernel-nan"]
+    assert (["pytorch/pytorch#147303"] if matches else []) == finding.evidence["known_bugs"]
+    sentence = "A known bug that matches operator and machine: https://github.com/pytorch/pytorch/issues/147303 ("
+    assert matches == (sentence in finding.fix)
+
+
 class Activated(torch.nn.Module):
     def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

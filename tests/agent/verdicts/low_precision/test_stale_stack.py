@@ -58,6 +58,32 @@ def test_a_gpu_with_tensor_cores_or_one_that_is_not_known_is_fine(dtype: str, ca
     assert {} == findings(entered(dtype, capability))
 
 
+def entered_on(device: str, dtype: str, capability: str = "7.5") -> Stream:
+    stream = on(Stream(), **{**GPU, "device": device, "capability": capability})
+    return stream.event("autocast.entered", device="cuda", dtype=dtype, grad=True)
+
+
+@pytest.mark.parametrize("device", ["NVIDIA GeForce GTX 1660 SUPER", "NVIDIA GeForce GTX 1650", "Quadro T2000"])
+def test_float16_on_a_gpu_that_computes_wrong_in_it_is_told(device: str) -> None:
+    finding = found(entered_on(device, "float16"))
+    assert "This series of GPUs is known for wrong results in float16" == finding.title
+    assert f"Autocast uses float16 on a {device}." in finding.cause
+    assert finding.fix.startswith("Train in float32, with autocast off.")
+    assert finding.evidence["device"] == device
+
+
+def test_bfloat16_on_such_a_gpu_is_not_replaced_by_float16() -> None:
+    assert found(entered_on("NVIDIA GeForce GTX 1660 Ti", "bfloat16")).fix.startswith("Train in float32 on this GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "capability"),
+    [("Tesla T4", "7.5"), ("NVIDIA GeForce RTX 2060", "7.5"), ("NVIDIA TITAN RTX", "7.5"), ("NVIDIA T1000", "8.9")],
+)
+def test_other_gpus_of_its_generation_are_fine(device: str, capability: str) -> None:
+    assert {} == findings(entered_on(device, "float16", capability))
+
+
 def test_autocast_on_the_cpu_or_for_inference_is_fine() -> None:
     assert {} == findings(entered("float16", "6.1", device="cpu"))
     assert {} == findings(entered("bfloat16", "7.5", grad=False))

@@ -243,7 +243,7 @@ def _described(graph: _Graph, at: int, name_of: Names, is_module: Callable[[str]
             "made_inside": place["kind"] == "forward" and not reason and graph.made_inside(at),
             "line": line_of(node.grad_fn),
         }
-        | ({"trial": tried.answer, "exact": tried.absmax, "operator": tried} if tried else {})
+        | ({"trial": tried.answer, "exact": tried.absmax, "device": "cpu", "operator": tried} if tried else {})
     )
 
 

@@ -48,6 +48,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         trial: What the operator did when the agent ran it again, see trial_wording; empty if it did not.
         exact: Largest number of its output in float64, -1 if not finite or not known.
         reproducer: A program in the run's folder that shows it; empty if there is none.
+        device: The kind of device on which it ran again, such as cpu.
     """
 
     step: int = -1
@@ -74,6 +75,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     trial: str = ""
     exact: float = -1.0
     reproducer: str = ""
+    device: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -111,7 +113,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         """Returns the later origin, with the trial of its operator if only this one has it."""
         if not self.trial or later.trial or self.op != later.op:
             return later
-        names = ("trial", "exact", "reproducer", "dtype", "line", "caller", "call")
+        names = ("trial", "exact", "reproducer", "device", "dtype", "line", "caller", "call")
         return msgspec.structs.replace(later, **{name: getattr(self, name) for name in names})
 
     def evidence(self) -> dict[str, Any]:
@@ -202,6 +204,7 @@ def of_event(event: Event) -> NonfiniteOrigin:
         trial=_text(data, "trial"),
         exact=_size(data.get("exact")),
         reproducer=_text(data, "reproducer"),
+        device=_text(data, "device") if data.get("trial") else "",
     )
 
 

@@ -150,6 +150,10 @@ def _eps(data: Data) -> str:
 
 def _unsupported(data: Data) -> str:
     place = f" in {data['module']}" if data.get("module") else ""
+    if data.get("problem") == "overflow":
+        return f"{data.get('op') or 'an operator'}{place} was given a number that {data['dtypes'][0]} does not hold"
+    if data.get("problem") == "recomputed":
+        return f"checkpoint() computed {' again in '.join(data['dtypes'])}: keep one autocast around it"
     return (
         f"{data.get('op') or 'an operator'}{place} received {_list(data['dtypes'])} together and raised: cast there, or"
         " decorate the custom function with torch.amp.custom_fwd and custom_bwd"

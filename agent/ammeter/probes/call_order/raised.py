@@ -36,6 +36,10 @@ _MISMATCH = re.compile(
     r"|can't be cast|unsafe to autocast|but expected|dtypes? not supported|unsupported dtype",
     re.IGNORECASE,
 )
+_TOO_LARGE = re.compile(r"value cannot be converted to type \S*?(Half|BFloat16) without overflow")
+_RECOMPUTED = "Recomputed values for the following tensors have different metadata"
+_METADATA = re.compile(r"saved metadata: (\{.*?\)\})\s*recomputed metadata: (\{.*?\)\})", re.DOTALL)
+_METADATA_DTYPE = re.compile(r"'dtype': torch\.(\w+)")
 _LOW = {"half", "bfloat16", "float16"}
 _NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 _OPERATOR = (
@@ -85,17 +89,18 @@ class Raised:
             self._missing.raised(line_in(error.__traceback__))
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
             return
-        dtypes = dtypes_in(str(error))
+        problem, dtypes = problem_in(str(error))
         if dtypes:
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             self._events.emit_once(
                 "usage.unsupported_op",
                 line=line_in(error.__traceback__),
-                op=_operator(str(error), error.__traceback__),
+                op="" if problem == "recomputed" else _operator(str(error), error.__traceback__),
                 dtypes=dtypes,
                 module=_module(frames),
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
                 message=text(str(error), MAX_MESSAGE_CHARS),
+                **({"problem": problem} if problem else {}),
             )
 
     def _report_missing_checks(self, message: str, line: str) -> None:
@@ -103,6 +108,30 @@ class Raised:
         if AT_UPDATE in message and (self._order.stepped_past_scaler() or self._missing.has_gradients()):
             return
         self._missing.checks_missing(line)
+
+
+def problem_in(message: str) -> tuple[str, list[str]]:
+    """What an error says about precision, and the dtypes in it.
+
+    Returns:
+        `overflow`: a number of the program is too large for a dtype. `recomputed`: checkpoint() computed tensors in
+        another dtype than the forward pass. An empty text: dtypes are rejected, or, without dtypes, another error.
+    """
+    too_large = _TOO_LARGE.search(message)
+    if too_large:
+        return "overflow", [_NAMES.get(too_large[1].lower(), too_large[1].lower())]
+    if _RECOMPUTED in message:
+        return "recomputed", _recomputed_dtypes(message)
+    return "", dtypes_in(message)
+
+
+def _recomputed_dtypes(message: str) -> list[str]:
+    """The dtypes of the first tensor that checkpoint() computed in another one; empty if none is of half precision."""
+    for metadata in _METADATA.findall(message):
+        saved, recomputed = (_METADATA_DTYPE.findall(part) for part in metadata)
+        if saved != recomputed and _LOW & {*saved, *recomputed}:
+            return [*saved, *recomputed]
+    return []
 
 
 def dtypes_in(message: str) -> list[str]:

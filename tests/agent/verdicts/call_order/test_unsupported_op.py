@@ -48,6 +48,34 @@ def test_an_error_in_backward_is_mended_in_the_custom_function() -> None:
     assert finding.module is None
 
 
+def test_a_mask_of_minus_1e9_is_replaced_by_the_smallest_number_of_the_dtype() -> None:
+    message = "value cannot be converted to type c10::Half without overflow"
+    finding = found(raised(op="masked_fill", dtypes=["float16"], problem="overflow", message=message))
+    assert "A number in the program is too large for float16" == finding.title
+    assert "given a number beyond the largest float16, 65504" in finding.cause
+    assert "torch.finfo(scores.dtype).min" in finding.fix
+    assert "overflow" == finding.evidence["problem"]
+
+
+def test_checkpointing_in_another_dtype_needs_autocast_around_it() -> None:
+    message = "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata"
+    finding = found(raised(op="", dtypes=["bfloat16", "float32"], problem="recomputed", message=message, backward=True))
+    assert "Checkpointing recomputes in another dtype" == finding.title
+    assert "computed a tensor in bfloat16 in the forward pass and in float32 when it ran" in finding.cause
+    assert "Enter autocast outside of checkpoint()" in finding.fix
+    assert "custom_bwd" not in finding.fix
+
+
+def test_a_criterion_of_mixed_dtypes_is_no_custom_function() -> None:
+    finding = found(raised(op="backward", backward=True, message="Found dtype Float but expected Half"))
+    assert "criterion(output.float(), target)" in finding.fix
+    assert "custom_bwd" not in finding.fix
+
+
+def test_the_evidence_names_a_problem_only_where_there_is_one() -> None:
+    assert "problem" not in found(raised()).evidence
+
+
 @pytest.mark.parametrize("op", ["", "forward"])
 def test_an_operator_that_is_not_known_has_no_name(op: str) -> None:
     finding = found(raised(op=op, message="", module="", caller=""))

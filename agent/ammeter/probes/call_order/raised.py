@@ -90,6 +90,7 @@ class Raised:
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
             return
         problem, dtypes = problem_in(str(error))
+        kind: dict[str, Any] = {"problem": problem} if problem else {}
         if dtypes:
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             self._events.emit_once(
@@ -100,7 +101,7 @@ class Raised:
                 module=_module(frames),
                 backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
                 message=text(str(error), MAX_MESSAGE_CHARS),
-                **({"problem": problem} if problem else {}),
+                **kind,
             )
 
     def _report_missing_checks(self, message: str, line: str) -> None:

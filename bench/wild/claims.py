@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.wild.evidence import wrong_numbers
+from bench.wild.oracle import own_name
 from bench.wild.truth import Truth
 
 _SCALE = re.compile(r"([\d.]+(?:e[+-]?\d+)?) \(2\^(-?\d+)\)")
@@ -232,7 +233,7 @@ def _names(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
     """Names that are not in the model. A tensor of a copy has the name of its weight behind that of the copy."""
     known, copy = truth.recording.names, (finding.get("evidence") or {}).get("copy")
     for kind in ("module", "tensor"):
-        name = (finding.get(kind) or "").removeprefix(f"{copy}.")
+        name = own_name((finding.get(kind) or "").removeprefix(f"{copy}."))
         name = name if name in known else _LATER_MODEL.sub("", name)
         if name and known and name not in known and not re.fullmatch(r"(group\d+\.|copy |input).*", name):
             yield f"names the {kind} {name}, which is not in the model"

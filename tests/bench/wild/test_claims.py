@@ -26,6 +26,7 @@ def finding(cause: str = "", **more: Any) -> dict[str, Any]:
 TRUE = [
     finding(module="a", caller="train.py:3"),
     finding(module="model1.a", tensor="model1.a.weight"),
+    finding(tensor="average.network.a.weight", evidence={"copy": "average"}),
     finding("GradScaler skipped 9 steps from 11 to 19."),
     finding("the loss scale is 1024 (2^10)", last_step=19),
     finding("In 9 steps from 11 to 19 the gradients contained NaN or Inf."),

@@ -100,6 +100,8 @@ def _mixed(data: Data) -> str:
             f"scaled gradients of {data['optimizer']} were added to gradients that were already divided by the scale:"
             " divide them once, after the last backward() of a step"
         )
+    if data["after"] == "second unscale_":
+        return f"scaler.unscale_() was called twice for {data['optimizer']} without update() between, which raises"
     return (
         f"gradients of {data['optimizer']} were added to after {data['after']}, so they mix two scales: call"
         " unscale_ and update once, after the last backward() of a step"

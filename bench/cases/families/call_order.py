@@ -34,13 +34,6 @@ CASES = (
         (r"update\(\)",),
     ),
     Case(
-        "neosr-project/neosr#9",
-        "call_order/neosr_9.py",
-        "scaler.update() after each of two optimizers",
-        ("update-between-optimizers",),
-        (r"update\(\)", r"once|after"),
-    ),
-    Case(
         "PaddlePaddle/Paddle#67895",
         "call_order/paddle_67895.py",
         "gradients are never cleared: one overflow stays for ever",

@@ -104,16 +104,25 @@ class GradientChecks:
         else:
             self._events.emit_once("usage.mixed_scale", line=account.update_line, after="update", **data)
 
+    def read_unscaled(self, account: OptimizerGradients) -> None:
+        """Reads unscaled gradients that backward() is about to add to: zero_grad() may have zeroed them."""
+        if is_unscaled(account.scaler(), account.optimizer()) and not self._events.was_emitted("usage.mixed_scale"):
+            account.record(leftover=_largest(account.parameters()))
+
     def added_to_unscaled(self, account: OptimizerGradients) -> None:
         """Reports scaled gradients that were added to unscaled ones of the same optimizer."""
-        scaler = account.scaler()
-        states = getattr(scaler, "_per_optimizer_states", {})
-        if states.get(id(account.optimizer()), {}).get("stage") is OptState.UNSCALED:
+        scaler, left = account.scaler(), account.leftover
+        if left is None or not is_unscaled(scaler, account.optimizer()):
+            return
+        is_known = left.ready()  # a second unscale_() may end the program before the step is finished
+        if not is_known or left.number() > 0:
             self._events.emit_once(
                 "usage.mixed_scale",
+                confirm=None if is_known else lambda data: data["left"] > 0,
                 after="unscale_",
                 optimizer=name_of(account.optimizer()),
                 scale=scale_of(scaler),
+                left=left,
                 first_step=self._session.row.step,
             )
 
@@ -237,8 +246,13 @@ def unscales(scaler: Any, optimizer: Any) -> bool:
 
     A step() of the scaler that was not observed, as through a bound method from before watch(), shows only there.
     """
+    return is_unscaled(scaler, optimizer) or getattr(optimizer, "grad_scale", None) is not None
+
+
+def is_unscaled(scaler: Any, optimizer: Any) -> bool:
+    """Whether a scaler's own record has the optimizer as unscaled and not stepped since update()."""
     stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage")
-    return stage is OptState.UNSCALED or getattr(optimizer, "grad_scale", None) is not None
+    return stage is OptState.UNSCALED
 
 
 def is_scaled_by_hand(root: torch.Tensor) -> bool:

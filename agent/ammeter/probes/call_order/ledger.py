@@ -179,9 +179,9 @@ class OptimizerGradients:
         first = None if everything or self._first is None else self._first()
         if first is not None:
             return [first]
-        trained = [
-            parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
-        ]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # of a network that is frozen for now, such as a discriminator while the generator trains, all are sampled
+        trained = [parameter for parameter in parameters if parameter.requires_grad] or parameters
         return trained[:: max(1, len(trained) // MAX_SAMPLED_PARAMETERS)] if everything else trained[:1]
 
     def _read_state(self) -> State:

@@ -87,6 +87,8 @@ class Order:
                     self._use_in_closure(account)
                 if account.outcome and not account.stale:
                     self._checks.check_leftover(account)
+            if account.attempted == step and not empty(now):
+                self._checks.read_unscaled(account)
             if everything is not account.everything:
                 account.sample(everything)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.call_order.gradient_checks import is_unscaled
 from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.order import Order
-from ammeter.probes.call_order.usage_events import UsageEvents, name_of
+from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.redaction import text
 from ammeter.torch_hooks.call_site import line_in
 from ammeter.torch_hooks.hook_points import AtEnd
@@ -58,6 +59,9 @@ AT_UPDATE = "prior to update"
 NO_SCALE = "did not use scaler.scale("
 """Part of GradScaler's errors on unscale_() or step() before the first scale()."""
 
+UNSCALED_TWICE = "unscale_() has already been called"
+"""Beginning of GradScaler's error on a second unscale_() of an optimizer without update() between."""
+
 NO_GRAPH = "does not require grad and does not have a grad_fn"
 """Part of the error of backward() on a loss without a graph."""
 
@@ -87,6 +91,8 @@ class Raised:
             self._events.emit_once("usage.loss_not_scaled", optimizer=name_of(optimizer), scale=None, scaled_too=False)
         elif isinstance(error, RuntimeError) and NO_GRAPH in str(error):
             self._missing.raised(line_in(error.__traceback__))
+        elif isinstance(error, RuntimeError) and str(error).startswith(UNSCALED_TWICE):
+            self._report_second_unscale(line_in(error.__traceback__))
         if not isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError):
             return
         problem, dtypes = problem_in(str(error))
@@ -103,6 +109,16 @@ class Raised:
                 message=text(str(error), MAX_MESSAGE_CHARS),
                 **kind,
             )
+
+    def _report_second_unscale(self, line: str) -> None:
+        """Reports the optimizer that the scaler has unscaled and not stepped."""
+        watched = self._session.watched
+        pairs = ((scaler, optimizer) for scaler in watched.scalers for optimizer in watched.optimizers)
+        scaler, optimizer = next((pair for pair in pairs if is_unscaled(*pair)), (None, None))
+        if optimizer is not None:
+            data: dict[str, Any] = {"optimizer": name_of(optimizer), "scale": scale_of(scaler)}
+            self._events.withdraw("usage.mixed_scale")
+            self._events.emit_once("usage.mixed_scale", line=line, after="second unscale_", **data)
 
     def _report_missing_checks(self, message: str, line: str) -> None:
         """Reports gradients that do not exist, or an optimizer that stepped past the scaler."""

@@ -72,6 +72,13 @@ class UsageEvents:
         for number in numbers.values():
             row.later("usage", number)
 
+    def withdraw(self, event: str) -> None:
+        """Drops an event of the open row whose numbers have not arrived; the row will not be finished."""
+        waiting = self._session.row.raw.get("usage", [])
+        if any(pending.event == event for pending in waiting):
+            waiting[:] = [pending for pending in waiting if pending.event != event]
+            self._emitted.discard(event)
+
     def finish(self, row: Row) -> None:
         if "usage" not in row.raw:
             return

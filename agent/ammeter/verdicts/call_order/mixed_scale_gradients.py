@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.call_order.second_unscale import second_unscale
@@ -12,25 +12,51 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
+class Words(NamedTuple):
+    title: str
+    cause: str
+    fix: str
+
+
 def _conclude(state: SingleEventState) -> Finding:
     data = state.data
-    scale, before = _number(data, "scale"), _number(data, "scale_before")
-    unscaled = data.get("after") == "unscale_"
-    own = own_scaling.mixed_scale(data) if data.get("own") else None
+    words = _words(data)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="backward() after the division by the loss scale"
-        if own
-        else "backward() after unscale_"
-        if unscaled
-        else "update() between backward() and step()",
-        cause=own.cause if own else _after_unscale(data, scale) if unscaled else _after_update(data, scale, before),
-        fix=own.fix if own else _fix(data, unscaled),
+        title=words.title,
+        cause=words.cause,
+        fix=words.fix,
         caller=data.get("caller") or None,
         evidence={name: data.get(name) for name in ("optimizer", "after", "scale", "scale_before")},
         **lifecycle_fields(state.opened),
     )
+
+
+def _words(data: dict[str, Any]) -> Words:
+    scale, before = _number(data, "scale"), _number(data, "scale_before")
+    if data.get("own"):
+        return Words("backward() after the division by the loss scale", *own_scaling.mixed_scale(data))
+    if data.get("after") == "second unscale_":
+        return Words("unscale_() a second time without update()", _twice(data), _FIX_TWICE)
+    if data.get("after") == "unscale_":
+        return Words("backward() after unscale_", _after_unscale(data, scale), _fix(data, unscaled=True))
+    return Words(
+        "update() between backward() and step()", _after_update(data, scale, before), _fix(data, unscaled=False)
+    )
+
+
+def _twice(data: dict[str, Any]) -> str:
+    return (
+        f"scaler.unscale_(){_at(data)} was called for {data.get('optimizer')} a second time since the last"
+        " scaler.update(), which raises an error: it would divide the gradients by the loss scale twice."
+    )
+
+
+_FIX_TWICE = (
+    "Call scaler.update() once in every iteration, also in one that leaves out scaler.step(optimizer). With"
+    " accumulation, call scaler.unscale_(optimizer) once per step, after the last micro-batch."
+)
 
 
 def _after_unscale(data: dict[str, Any], scale: float | None) -> str:
@@ -59,7 +85,7 @@ def _after_update(data: dict[str, Any], scale: float | None, before: float | Non
     )
 
 
-def _fix(data: dict[str, Any], unscaled: bool) -> str:
+def _fix(data: dict[str, Any], *, unscaled: bool) -> str:
     if unscaled:
         last = f", the one{_at(data)}" if _at(data) else ""
         return (

@@ -260,6 +260,40 @@ def test_unscale_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> Non
     told(seen, "mixed_scale", 0, line, after="unscale_", optimizer="SGD", scale=1024.0)
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_backward_after_unscale_and_zero_grad_mixes_nothing(set_to_none: bool, tmp_path: Path) -> None:
+    """A program leaves out step() and update() where the gradient norm is too large."""
+    model, scales = Model(), scaler()
+    optimizer = sgd(model)
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            scales.scale(loss_of(model)).backward()
+            if step != 4:  # the norm of the step before was too large
+                scales.unscale_(optimizer)
+            if step != 3:
+                scales.step(optimizer)
+                scales.update()
+    assert {} == seen.usage()
+
+
+def test_a_network_that_is_frozen_while_another_trains_is_reset_all_the_same(tmp_path: Path) -> None:
+    """Its optimizer is looked at while none of its parameters requires a gradient."""
+    models, scales = [Model(), Model()], scaler()
+    one, other = (sgd(model, lr=1e-3) for model in models)
+    with watching(tmp_path, models, [one, other], scales) as seen:
+        for _ in range(40):
+            models[1].requires_grad_(False)
+            scaled_backward(models[0], one, scales)
+            scales.step(one)
+            models[1].requires_grad_(True)
+            scales.update()
+            scaled_backward(models[1], other, scales)
+            scales.step(other)
+            scales.update()
+    assert {} == seen.usage()
+
+
 def test_step_without_update_is_told_and_raises_as_ever(tmp_path: Path) -> None:
     model, scales = Model(), scaler()
     optimizer = sgd(model)

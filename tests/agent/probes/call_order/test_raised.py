@@ -255,3 +255,31 @@ def test_an_error_is_told_where_the_program_closes_the_run_by_finally(tmp_path: 
     ended = start(body.replace("\\\n", "\n"), tmp_path).end()
     (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name == "usage.unsupported_op"]
     assert (False, "") == (event.data["backward"], event.data["module"])
+
+
+SECOND_UNSCALE = """
+scaler = torch.amp.GradScaler("cpu")
+for step in range(8):
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(3, 4)).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    if step != 5:
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_a_second_unscale_that_ends_the_program_is_told(tmp_path: Path) -> None:
+    ended = start(SECOND_UNSCALE, tmp_path).end()
+    assert "unscale_() has already been called" in ended.err
+    (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name == "usage.mixed_scale"]
+    assert ("second unscale_", "SGD", 65536.0) == tuple(event.data[key] for key in ("after", "optimizer", "scale"))
+    assert event.data["caller"].startswith("script.py:")
+
+
+def test_a_micro_batch_after_unscale_is_told_although_the_next_unscale_ends_the_program(tmp_path: Path) -> None:
+    body = SECOND_UNSCALE.replace("optimizer.zero_grad()", "step == 6 or optimizer.zero_grad()")
+    ended = start(body, tmp_path).end()
+    (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name == "usage.mixed_scale"]
+    assert "unscale_" == event.data["after"]
+    assert event.data["left"] > 0

@@ -39,6 +39,12 @@ def test_a_scale_that_has_not_changed_yet_is_said_to_do_no_harm_yet() -> None:
     assert "So far nothing is wrong: the scale was 65536 (2^16) before and after it." in finding.cause
 
 
+def test_a_second_unscale_is_told_as_a_missing_update() -> None:
+    finding = findings(told("second unscale_"))["mixed-scale-gradients"]
+    assert "scaler.unscale_() at loop/train.py:120 was called for SGD a second time" in finding.cause
+    assert "Call scaler.update() once in every iteration" in finding.fix
+
+
 def test_it_is_told_once() -> None:
     assert (
         1 == findings(told().event("usage.mixed_scale", caller="b.py:1", after="update"))["mixed-scale-gradients"].times

@@ -12,6 +12,8 @@ import torch
 from ammeter.probes.origin.floats import Numbers, Readings, inside, is_readable, version
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
+FLOAT16_MAX = 65504.0
+
 MAX_INPUTS = 128
 """Tensors referenced in one step over all micro-batches, checked at each forward call; it bounds the work per step."""
 
@@ -108,6 +110,15 @@ class Inputs:
                     "confidence": "inputs",
                 }
         return None
+
+    def beyond_float16(self) -> dict[str, Any]:
+        """The first finite input with numbers that float16 does not have, as event data; {} if there is none."""
+        numbers = self.readings.all() if self.readings else []
+        for _, argument, path, dtype, place in self._readings_of:
+            read = numbers[place]
+            if read is not None and not read.bad and dtype != "float16" and read.absmax > FLOAT16_MAX:
+                return {"input": self._name(argument) + path, "beyond_float16": read.absmax}
+        return {}
 
     def _name(self, argument: int | str) -> str:
         model = self._model() if self._model else None

@@ -124,6 +124,8 @@ class Origin:
         self._bad_steps += 1
         backwards, usual = row.raw.get("micro_batches", 0), self._usual or frozenset()
         origin = step.find_origin(nonfinite, loss_is_finite, backwards, usual) if step else None
+        if step and of_loss and (of_loss["reason"], of_loss["dtype"]) == ("constant", "float16"):
+            of_loss |= step.inputs.beyond_float16()
         origin = preferred(origin, of_loss)
         for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
             if found:

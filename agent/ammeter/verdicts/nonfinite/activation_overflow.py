@@ -58,17 +58,17 @@ def overflowed(origin: NonfiniteOrigin) -> bool:
     """Whether a float16 operator produced an Inf from finite inputs, other than by division by zero.
 
     The reason `range` proves it: with the same operands in float64 the output is finite. Any other answer of a trial
-    refutes it.
+    refutes it, and so does `constant`: an operand from outside the graph was not finite.
     Inputs that were not read are finite if the operator is the first one of its graph with an Inf.
     """
     if origin.kind != "forward" or origin.dtype != "float16" or not origin.infs or origin.op == "loss":
         return False
     if origin.reason == "range":
         return True
-    if origin.trial:
+    if origin.trial or origin.reason == "constant":
         return False
     return not origin.op.removeprefix("Foreach").startswith(SINGULAR_OPERATORS) and (
-        0 <= origin.absmax <= FLOAT16_MAX or (origin.absmax < 0 and origin.is_first and origin.reason != "constant")
+        0 <= origin.absmax <= FLOAT16_MAX or (origin.absmax < 0 and origin.is_first)
     )
 
 

@@ -133,6 +133,11 @@ def _check(state: State) -> str:
             f"Check the data of step {origin.step}: {origin.argument}{sample} contains NaN or Inf. Remove or clamp such"
             " samples where they are loaded or computed."
         )
+    if origin.reason == "constant" and origin.beyond >= 0:
+        return (
+            f"Normalize or clamp {origin.argument} below 65504 before the model, or use dtype=torch.bfloat16 in autocast,"
+            " whose range reaches 3e38."
+        )
     if origin.reason == "constant":
         return (
             f"Check what {origin.line or origin.place} receives at step {origin.step} besides its inputs in the graph: "

@@ -51,6 +51,22 @@ def test_a_nan_in_an_input_is_found_in_the_very_step(make: Any, argument: str, d
     assert math.isfinite(found["absmax"])
 
 
+@pytest.mark.parametrize(("make", "argument"), [(normal, "x"), (convolutions, "image")])
+def test_an_input_that_float16_does_not_have_is_told_with_the_operator_that_receives_it(
+    make: Any, argument: str, tmp_path: Path
+) -> None:
+    def before(step: int, network: Network) -> None:
+        if step == 4:
+            network.args = tuple(value * 1e6 for value in network.args)
+            network.kwargs = {name: value * 1e6 for name, value in network.kwargs.items()}
+
+    found = train(make, tmp_path, before=before).of("origin.found")[0]
+    assert ("forward", "constant", "float16", argument) == tuple(
+        found[name] for name in ("kind", "reason", "dtype", "input")
+    )
+    assert 65504 < found["beyond_float16"]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_module_whose_output_is_not_finite_is_named_by_hooks(name: str, seed: int, tmp_path: Path) -> None:

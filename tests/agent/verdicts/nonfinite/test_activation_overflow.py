@@ -58,6 +58,7 @@ def test_the_module_is_named_with_what_went_in() -> None:
         {"kind": "backward"},
         {"kind": "weights"},
         {"kind": "input"},
+        {"reason": "constant", "confidence": "graph"},
     ],
 )
 def test_what_is_no_overflow_keeps_it_silent(data: dict[str, Any]) -> None:

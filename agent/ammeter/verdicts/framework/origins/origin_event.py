@@ -47,6 +47,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
             the output finite, or nothing.
         trial: What the operator did when the agent ran it again, see trial_wording; empty if it did not.
         exact: Largest number of its output in float64, -1 if not finite or not known.
+        beyond: Largest number of the model's argument `input`, which is finite, if float16 does not have it.
         reproducer: A program in the run's folder that shows it; empty if there is none.
         device: The kind of device on which it ran again, such as cpu.
     """
@@ -76,6 +77,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
     exact: float = -1.0
     reproducer: str = ""
     device: str = ""
+    beyond: float = -1.0
 
     @property
     def is_first(self) -> bool:
@@ -148,7 +150,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
                 most = f"; the other inputs are at most {self.absmax:.4g}" if self.absmax >= 0 else ""
                 return (
                     f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} received a NaN or Inf from"
-                    f" outside its graph: a target, a mask or a detached result{most}.{line}"
+                    f" outside its graph: {self._outside}{most}.{line}"
                 )
             return (
                 f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"
@@ -165,6 +167,16 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         inputs = "inputs" if self.kind == "forward" else "gradients"
         most = f", from {inputs} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
         return f" The NaN or Inf originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."
+
+    @property
+    def _outside(self) -> str:
+        """Where an operand from outside the graph may come from."""
+        if self.beyond < 0:
+            return "a target, a mask or a detached result"
+        return (
+            f"{self.argument} has values of up to {self.beyond:.4g}, and a conversion to float16 makes those above 65504"
+            " infinite"
+        )
 
     @property
     def argument(self) -> str:
@@ -205,6 +217,7 @@ def of_event(event: Event) -> NonfiniteOrigin:
         exact=_size(data.get("exact")),
         reproducer=_text(data, "reproducer"),
         device=_text(data, "device") if data.get("trial") else "",
+        beyond=_size(data.get("beyond_float16")),
     )
 
 

@@ -162,6 +162,21 @@ def is_hooked(node: Any, name: str) -> bool:
     return False
 
 
+def has_saved_hooks(node: Any) -> bool:
+    """Whether running a node again would call hooks of the program for its saved tensors.
+
+    Raises:
+        RuntimeError: the saved tensors are freed.
+    """
+    saved: list[Any] = []
+    for name in (name for name in dir(type(node)) if name.startswith("_raw_saved")):
+        raw = getattr(node, name)
+        saved += raw if isinstance(raw, tuple) else (raw,)
+    if SAVED_TENSORS_EXPOSE_HOOKS:
+        return any(tensor.unpack_hook is not None for tensor in saved)
+    return bool(saved) and _hooks_seen
+
+
 def mark_saved_hooks(*_: Any) -> None:
     """Marks that saved tensors may have hooks, for torch versions that do not expose them."""
     global _hooks_seen

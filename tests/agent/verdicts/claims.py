@@ -89,8 +89,9 @@ CLAIMS = (
     Claim(r"worthless|for good\b|is lost\b|are lost\b", lambda _: False, "nothing shows that", fix=False),
     Claim(r"kernel is at fault", of_trial("kernel"), "a trial: the kernel failed again and another one did not"),
     Claim(r"so its kernel does not repeat", of_trial("differs"), "a trial: its two runs are different"),
-    Claim(r"\b[Kk]ernels? of \S+ makes?", of_trial("kernel", "differs"), "a trial that proves it"),
+    Claim(r"\bkernel of \S+ makes", of_trial("kernel", "differs"), "a trial that proves it"),
     Claim(r"in float64 as well", of_trial("undefined"), "a trial with this result"),
+    Claim(r"it divides by what", of_trial("rounded"), "a trial: it is finite in float64 as a whole"),
     Claim(r"it is an overflow", of_trial("range"), "a trial: the exact result is too large"),
     Claim(r"\b[Ii]t is (not|no)\b(?! (an )?overflow)", lambda _: False, "a line in VETTED", fix=False),
 )

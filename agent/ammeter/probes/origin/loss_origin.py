@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.environment import settings
 from ammeter.probes.loss_stacks import LossStacks
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
 from ammeter.probes.origin.graph import culprit as graph_culprit
-from ammeter.probes.origin.graph import reproducer
-from ammeter.probes.origin.graph.reproducer import MAX_FILES
+from ammeter.probes.origin.graph.reproducer import Reproducers
 from ammeter.probes.origin.graph.trial import Trial
+from ammeter.probes.origin.model_names import ModelNames
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site
-from ammeter.torch_hooks.forward_calls import innermost
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -49,8 +47,7 @@ class LossOrigin:
         self._traces = 0
         self._searches = 0
         self._last = -REPEAT_STEPS
-        self._reproduces = settings.reproduces()
-        self._written = set[tuple[str, str]]()
+        self._reproducers = Reproducers(session.journal.folder)
 
     def search(self, losses: Sequence[torch.Tensor], place: call_site.Place, call: str = "", *, line: str = "") -> None:
         """Searches the graphs of losses on the host.
@@ -69,21 +66,10 @@ class LossOrigin:
         found = unseen(lambda: self._found(losses), losses)
         if found is not None:
             tried: Trial | None = found.pop("operator", None)
-            if tried and self._reproduces and len(self._written) < MAX_FILES:
-                found |= self._reproducer(row.step, found["op"], tried)
+            found |= self._reproducers.write(row.step, found["op"], tried) if tried else {}
             line = line or call_site.line_at(place) or call_site.name_of(place)
             row.raw["loss_origin"] = found | {"caller": line} | ({"call": call} if call else {})
             self._trace(found)
-
-    def _reproducer(self, step: int, op: str, tried: Trial) -> dict[str, str]:
-        """Writes a program that shows what the operator did; once for each operator and answer."""
-        if (op, tried.answer) in self._written:
-            return {}
-        self._written.add((op, tried.answer))
-        try:
-            return {"reproducer": reproducer.write(self._session.journal.folder, step, op, tried)}
-        except OSError:  # such as a full disk: the finding is worth more than its program
-            return {}
 
     def remove(self) -> None:
         self._stacks.end()
@@ -100,11 +86,8 @@ class LossOrigin:
         root = next((loss for loss in losses if loss.is_cpu and not torch.isfinite(loss.detach()).all()), None)
         if root is None or root.grad_fn is None:
             return None
-        names = self._session.watched.tensors
-        known = {id(tensor): names[index].name for index, tensor in self._session.watched.alive()}
-        found = graph_culprit.find_origin(
-            root, lambda tensor: known.get(id(tensor)) or self._buffer_name(tensor), self._has_forward
-        )
+        names = ModelNames(self._session)
+        found = graph_culprit.find_origin(root, names.of_tensor, names.has_forward)
         hidden = found is None or found.pop("hidden")
         return (self._bad_weight() if hidden else None) or found
 
@@ -120,26 +103,8 @@ class LossOrigin:
                     return _of_weight(watched.tensors[index].name, tensor, numbers)
         return None
 
-    def _buffer_name(self, tensor: torch.Tensor) -> str:
-        """The name of the buffer of a watched model in the same memory, '' if there is none."""
-        for model in filter(None, (ref() for ref in self._session.watched.models)):
-            prefix = self._session.forward.prefix(model)
-            for name, buffer in innermost(model).named_buffers():
-                if buffer.data_ptr() == tensor.data_ptr() and buffer.shape == tensor.shape:
-                    return f"{prefix}{name}"
-        return ""
-
     def _is_due(self, step: int) -> bool:
         return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS
-
-    def _has_forward(self, path: str) -> bool:
-        """Whether a path is a module with its own forward(), and no container such as Sequential."""
-        for model in filter(None, (ref() for ref in self._session.watched.models)):
-            prefix = self._session.forward.prefix(model)
-            if path.startswith(prefix):
-                module = dict(innermost(model).named_modules()).get(path.removeprefix(prefix))
-                return module is not None and not type(module).__module__.startswith("torch.nn.modules.container")
-        return False
 
 
 def _of_weight(name: str, weight: torch.Tensor, numbers: Numbers) -> dict[str, Any]:

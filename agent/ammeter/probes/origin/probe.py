@@ -15,6 +15,7 @@ import torch
 
 from ammeter.journal.directives import Directives
 from ammeter.probes.origin import culprit, replay
+from ammeter.probes.origin.gradient_origin import GradientOrigin
 from ammeter.probes.origin.hook_windows import HookWindows
 from ammeter.probes.origin.inputs import Argument
 from ammeter.probes.origin.replay import ForwardCall, capture
@@ -48,6 +49,7 @@ class Origin:
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
         self._windows = HookWindows()
+        self._gradient_origin = GradientOrigin(session)
         self._directives = Directives(session.journal.folder)
         self._hooks: list[Any] = []
         self._calls: list[ForwardCall] = []
@@ -64,6 +66,7 @@ class Origin:
         kinds = self._session.watched.scaler_kinds
         return [
             self,
+            self._gradient_origin,
             *self._session.fast_path.pauses(
                 [
                     self._session.forward.subscribe(trains=guard(self._before_forward)),
@@ -108,6 +111,8 @@ class Origin:
     def finish(self, row: Row) -> None:
         step: StepReadings | None = row.raw.pop("origin", None)
         of_loss: dict[str, Any] | None = row.raw.pop("loss_origin", None)
+        of_gradient: dict[str, Any] | None = row.raw.pop("gradient_origin", None)
+        self._gradient_origin.disarm()
         nonfinite = next((data for event, data in row.events if event == "gradient.nonfinite"), None)
         loss_is_finite = math.isfinite(row.loss or 0.0)
         if step and step.visits and step.last_of_window:
@@ -127,6 +132,11 @@ class Origin:
         if step and of_loss and (of_loss["reason"], of_loss["dtype"]) == ("constant", "float16"):
             of_loss |= step.inputs.beyond_float16()
         origin = preferred(origin, of_loss)
+        if loss_is_finite:
+            if of_gradient and (origin is None or origin["kind"] == "backward"):
+                origin = of_gradient
+            else:
+                self._gradient_origin.arm(self._guard)
         for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
             if found:
                 self._emit_found(row, found)

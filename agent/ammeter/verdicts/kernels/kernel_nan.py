@@ -59,14 +59,14 @@ def _event(state: State, event: Event) -> State:
 
 def _conclude(state: State) -> Finding:
     origin = state.origin
-    place = origin.line or origin.place
-    is_hit = origin.kind == "forward" or bool(state.weight)
+    backward = origin.kind == "backward"
+    where = f"at {origin.line}" if origin.line else f"in {origin.place}"
     return Finding(
         verdict=VERDICT.id,
-        severity="page" if is_hit else "ticket",
-        title=f"A kernel of {origin.operator} makes NaN or Inf at {place}",
+        severity="ticket" if backward and not state.weight else "page",
+        title=f"A {'backward ' if backward else ''}kernel of {origin.operator} makes NaN or Inf {where}",
         cause=f"{origin.words().strip()}{_weights(state)}",
-        fix=f"{trial_wording.fix(origin.trial, place, origin.op, origin.dtype)}{_reproducer(origin)}{_known(state)}",
+        fix=f"{origin.fix()}{_known(state)}",
         module=origin.module or None,
         caller=origin.line or None,
         evidence=_evidence(state),
@@ -76,10 +76,6 @@ def _conclude(state: State) -> Finding:
 
 def _weights(state: State) -> str:
     return f" Since then the weights contain NaN or Inf, {state.weight} among them." if state.weight else ""
-
-
-def _reproducer(origin: NonfiniteOrigin) -> str:
-    return f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
 
 
 def _known(state: State) -> str:
@@ -102,11 +98,10 @@ def _evidence(state: State) -> dict[str, Any]:
         "born_in": origin.kind,
         **origin.evidence(),
         "dtype": origin.dtype or None,
-        "trial": origin.trial,
+        **origin.trial_evidence(),
         "exact_absmax": origin.exact if origin.exact >= 0 else None,
         "nans": origin.nans,
         "infs": origin.infs,
-        "reproducer": origin.reproducer or None,
         "nonfinite_weight": state.weight or None,
         "known_bugs": [bug.thread for bug in _known_bugs(state)],
         **state.environment,

@@ -22,6 +22,14 @@ MAX_READ_LATE_STEPS = 10
 """Steps after which weights that become bad are no effect of gradients after which other weights were read finite."""
 
 
+MAX_HARMLESS_ABSMAX = 64.0
+"""Gradients that entered a backward pass and are below it do not overflow there: they are 1024 times below the limit of
+float16."""
+
+PROOFS = ("undefined", "rounded", "kernel", "differs")
+"""Answers of a backward pass that ran again which no lower loss scale changes."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     headroom: Headroom = Headroom()
@@ -139,3 +147,10 @@ def with_doubtful_step(state: State, step: int, frontier: Origin) -> State:
 def keeps_doubts(state: State) -> bool:
     """Whether a bad weight proves at any later step that the doubtful step was applied."""
     return state.own_scaled or state.nan_overflows
+
+
+def is_no_overflow(origin: NonfiniteOrigin) -> bool:
+    """Whether the origin of bad gradients proves that the loss scale is not the reason."""
+    if origin.trial:
+        return origin.trial in PROOFS
+    return 0 <= origin.absmax < MAX_HARMLESS_ABSMAX and origin.nans > 0 and not origin.infs

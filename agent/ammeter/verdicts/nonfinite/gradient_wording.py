@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.scale_limits import MIN_USEFUL_SCALE
-from ammeter.verdicts.nonfinite.gradient_episode import State
+from ammeter.verdicts.nonfinite.gradient_episode import PROOFS, State
 
 
 def title(state: State) -> str:
@@ -28,12 +30,20 @@ def fix(state: State) -> str:
         " inside), log, exp, or a custom autograd.Function. Clamp its input, or run it in float32 with"
         " torch.autocast(..., enabled=False)."
     )
+    if state.origin.trial:
+        check = state.origin.fix()
     before = wording.earlier(state.opened.first)
     if state.applied and state.weight:
         return f"Stop the run and restore {before}. {check}"
     if state.applied:
         return f"Check the weights with torch.isfinite; if one is not finite, restore {before}. {check}"
     return check
+
+
+def trial_evidence(state: State) -> dict[str, Any]:
+    """Returns what is known of an operator whose backward pass ran again."""
+    origin = state.origin
+    return {"op": origin.op, **origin.trial_evidence()} if origin.trial else {}
 
 
 def _steps(state: State) -> str:
@@ -43,7 +53,9 @@ def _steps(state: State) -> str:
 
 
 def _place(state: State) -> str:
-    """Describes the origin by hooks, else by the gradients."""
+    """Describes the origin by the graph or by hooks, else by the gradients."""
+    if state.origin.is_first:
+        return state.origin.words()
     if state.origin.kind and not state.loss_unread:
         most = f" of at most {state.origin.absmax:.4g}" if state.origin.absmax >= 0 else ""
         return (
@@ -82,6 +94,8 @@ def _applied(state: State) -> str:
 
 def _overflow(state: State) -> str:
     """Describes the evidence against an overflow, and the missing evidence."""
+    if state.origin.trial in PROOFS:
+        return ""
     if state.several:
         return (
             " An overflow is possible, because it was not compared with the scale of the scaler that skipped: run the"

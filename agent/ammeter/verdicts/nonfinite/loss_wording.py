@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ammeter.verdicts.framework import wording
-from ammeter.verdicts.framework.origins import trial_wording
 from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.verdicts.nonfinite.loss_episode import State
 
@@ -25,14 +24,8 @@ def evidence(state: State) -> dict[str, Any]:
         "nonfinite_buffer": origin.tensor if origin.buffer else None,
         "nonfinite_tensors": frontier.count,
         **_origin_evidence(origin),
-        **_trial_evidence(origin),
+        **origin.trial_evidence(),
     }
-
-
-def _trial_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
-    """Returns what is known of an operator that ran again. Agents before 0.2.0 run none."""
-    known = {"trial": origin.trial, "reproducer": origin.reproducer}
-    return {name: value for name, value in known.items() if value}
 
 
 def _origin_evidence(origin: NonfiniteOrigin) -> dict[str, Any]:
@@ -144,8 +137,7 @@ def _check(state: State) -> str:
             "targets, masks, weights of samples, and results that were computed without gradients or detached."
         )
     if origin.kind == "forward" and origin.trial:
-        shown = f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
-        return trial_wording.fix(origin.trial, origin.line or origin.place, origin.op, origin.dtype) + shown
+        return origin.fix()
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
         return (
             f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log"

@@ -18,6 +18,7 @@ from ammeter.verdicts.nonfinite import gradient_wording, headroom
 from ammeter.verdicts.nonfinite.gradient_episode import (
     MAX_READ_LATE_STEPS,
     State,
+    is_no_overflow,
     keeps_doubts,
     open_episode,
     with_doubtful_step,
@@ -37,10 +38,6 @@ NAN_HEADROOM_BITS = 4
 only as the NaN of Inf - Inf, even at a run's initial scale that had worked for some steps. Of 170 provoked in
 convolutional networks with attention pooling, 30 showed NaN alone, with 2.3 bits at most; one of residual perceptrons
 had 3.0. Each skip adds a bit, so a permanent NaN is reported four steps later."""
-
-MAX_HARMLESS_ABSMAX = 64.0
-"""Gradients that entered a backward pass and are below it do not overflow there: they are 1024 times below the limit of
-float16."""
 
 RECOVERED_STEPS = 50
 """Good steps that close the verdict."""
@@ -90,11 +87,10 @@ def _weights(state: State, event: Event) -> State:
 
 def _origin(state: State, event: Event) -> State:
     origin = origin_event.of_event(event)
-    certain = origin.kind == "backward" and origin.read and origin.module and origin.first >= state.opened.first
-    if not certain:
+    certain = origin.kind == "backward" and origin.read and (origin.module or origin.trial)
+    if not certain or origin.first < state.opened.first:
         return state
-    proves = 0 <= origin.absmax < MAX_HARMLESS_ABSMAX and origin.nans > 0 and not origin.infs
-    if proves and state.series and not state.opened.active:
+    if is_no_overflow(origin) and state.series and not state.opened.active:
         state = open_episode(state, state.last_skip, state.frontier, unprotected=False, certain_at=event.step)
     return replace(state, origin=origin) if state.opened.active and not state.origin.kind else state
 
@@ -237,6 +233,7 @@ def _conclude(state: State) -> Finding:
         fix=gradient_wording.fix(state),
         tensor=frontier.tensor,
         module=frontier.module or state.origin.module,
+        caller=state.origin.line or None,
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
@@ -254,6 +251,7 @@ def _evidence(state: State) -> dict[str, Any]:
         "steps_partly_applied": state.partly_applied,
         "loss_finite": None if state.loss_unread else True,
         "born_in": "backward" if state.origin.kind else None,
+        **gradient_wording.trial_evidence(state),
         "nonfinite_weight": state.weight or None,
         "nan_without_inf": not frontier.inf,
         "nonfinite_tensors": frontier.count,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.nn import functional
 
 Kernel = Callable[..., Any]
@@ -103,3 +104,38 @@ def convolution(image: torch.Tensor, weight: torch.Tensor, bias: Any, *_: Any) -
     columns = functional.unfold(image, weight.shape[-1]).transpose(1, 2) @ weight.flatten(1).t()
     side = image.shape[-1] - weight.shape[-1] + 1
     return spoiled(columns.transpose(1, 2).reshape(image.shape[0], weight.shape[0], side, side))
+
+
+def spoiled_kernel(operator: str) -> Kernel:
+    """The kernel of a backward pass by torch's formula, whose first result has NaN in its first element.
+
+    A product of matrices has no other formula: its kernel is wrong in float32 only.
+    """
+    name = getattr(torch.ops.aten, operator)
+    overload = name.default
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        results = _formula(operator, overload, *args, **kwargs)
+        if operator == "mm" and results.dtype is torch.float64:
+            return results
+        return (spoiled(results[0]), *results[1:]) if isinstance(results, list | tuple) else spoiled(results)
+
+    return kernel
+
+
+def _formula(operator: str, overload: Any, *args: Any, **kwargs: Any) -> Any:
+    if operator == "mm":
+        return (args[0].unsqueeze(-1) * args[1]).sum(-2)
+    if operator in ("tanh_backward", "_scaled_dot_product_flash_attention_for_cpu_backward"):
+        return _own_formula(operator, *args, **kwargs)
+    return decomposition_table[overload](*args, **kwargs)
+
+
+def _own_formula(operator: str, *args: Any, **kwargs: Any) -> Any:
+    if operator == "tanh_backward":
+        gradient, output = args
+        return gradient * (1 - output * output)
+    gradient, query, key, value, output, *_ = args
+    weights = torch.softmax(query @ key.mT / math.sqrt(query.shape[-1]), -1)
+    inner = weights * (gradient @ value.mT - (gradient * output).sum(-1, keepdim=True)) / math.sqrt(query.shape[-1])
+    return inner @ key, inner.mT @ query, weights.mT @ gradient

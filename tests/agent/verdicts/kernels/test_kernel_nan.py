@@ -40,7 +40,7 @@ def test_operator_module_answer_and_program_are_named() -> None:
         finding.opened_step,
         finding.module,
     )
-    assert "A kernel of Gelu makes NaN or Inf at blocks.1.mlp" == finding.title
+    assert "A kernel of Gelu makes NaN or Inf in blocks.1.mlp" == finding.title
     assert "the kernel is at fault, not the numbers" in finding.cause
     assert "reproducers/step-40-GeluBackward0.py in the run's folder shows it" in finding.fix
     assert ("kernel", 2.5) == (finding.evidence["trial"], finding.evidence["exact_absmax"])

@@ -17,7 +17,7 @@ from ammeter.probes.origin.graph import no_targets, trial
 from ammeter.probes.origin.graph import place as places
 from ammeter.probes.origin.graph.nodes import Node, nodes_of
 from ammeter.probes.origin.graph.outputs import Outputs
-from ammeter.probes.origin.graph.place import PASSING, Names
+from ammeter.probes.origin.graph.place import PASSING, Graph, Names
 from ammeter.probes.origin.graph.trial import Trial
 
 _SUMS = ("Add", "Sub", "Mean", "Sum", "Cat", "Stack", "ToCopy")
@@ -55,21 +55,15 @@ def find_origin(root: torch.Tensor, name_of: Names, is_module: Callable[[str], b
         return None if at is None else _described(graph, at, name_of, is_module)
 
 
-class _Graph:
+class _Graph(Graph):
     """The operators of one loss and the numbers of their outputs.
 
     Attributes:
-        consumers: (operator, which of its inputs) that use the output of each operator.
         numbers: the output of each operator, None if it is unknown.
     """
 
     def __init__(self, nodes: list[Node], root: torch.Tensor) -> None:
-        self.nodes = nodes
-        self.consumers: list[list[tuple[int, int]]] = [[] for _ in nodes]
-        for at, node in enumerate(nodes):
-            for position, behind in enumerate(node.inputs):
-                if behind >= 0:
-                    self.consumers[behind].append((at, position))
+        super().__init__(nodes)
         self._outputs = Outputs(nodes, self.consumers)
         self.numbers = self._outputs.numbers
         self.numbers[-1] = measured(root)
@@ -86,9 +80,6 @@ class _Graph:
             return without_targets
         at = self._likeliest(sources[0])
         return None if self.nodes[at].kind.startswith(_OPAQUE) else at
-
-    def inputs(self, at: int) -> list[int]:
-        return [behind for behind in self.nodes[at].inputs if behind >= 0]
 
     def operands(self, at: int) -> Iterator[Numbers]:
         """The numbers of the inputs that other operators made, as far as they are known.

@@ -114,15 +114,18 @@ class Node:
         return hasattr(type(self.grad_fn), name) and not loss_graph.is_hooked(self.grad_fn, name)
 
 
-def nodes_of(root: Any) -> list[Node]:
+def nodes_of(root: Any, *, reads: bool = True) -> list[Node]:
     """Returns the operators of a loss, inputs before the operators that use them.
+
+    Args:
+        reads: whether to read their operands, which then exist as long as the result.
 
     Returns:
         An empty list if there are more than MAX_NODES.
     """
     order = _ordered(root.grad_fn)
     places = {id(grad_fn): place for place, grad_fn in enumerate(order)}
-    return [_node(grad_fn, places) for grad_fn in order]
+    return [_node(grad_fn, places, reads) for grad_fn in order]
 
 
 def _ordered(root: Any) -> list[Any]:
@@ -143,7 +146,7 @@ def _ordered(root: Any) -> list[Any]:
     return order
 
 
-def _node(grad_fn: Any, places: dict[int, int]) -> Node:
+def _node(grad_fn: Any, places: dict[int, int], reads: bool) -> Node:
     op = grad_fn.name().rpartition("::")[2]
     match = _NAME.match(op)
     is_own = isinstance(grad_fn, torch._C._FunctionBase)
@@ -156,7 +159,7 @@ def _node(grad_fn: Any, places: dict[int, int]) -> Node:
         tuple(made.shape) if made is not None else (),
         grad_fn,
         getattr(grad_fn, "variable", None),
-        *(({}, True) if is_own else _operands(grad_fn)),
+        *(({}, True) if is_own or not reads else _operands(grad_fn)),
     )
 
 

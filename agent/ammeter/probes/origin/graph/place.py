@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,13 +24,23 @@ PASSING = (
 Names = Callable[[torch.Tensor], str]
 
 
-class Graph(Protocol):
-    """The operators of a loss, and (operator, which of its inputs) that use the output of each."""
+class Graph:
+    """The operators of a loss.
 
-    nodes: list[Node]
-    consumers: list[list[tuple[int, int]]]
+    Attributes:
+        consumers: (operator, which of its inputs) that use the output of each operator.
+    """
 
-    def inputs(self, at: int) -> list[int]: ...
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.consumers: list[list[tuple[int, int]]] = [[] for _ in nodes]
+        for at, node in enumerate(nodes):
+            for position, behind in enumerate(node.inputs):
+                if behind >= 0:
+                    self.consumers[behind].append((at, position))
+
+    def inputs(self, at: int) -> list[int]:
+        return [behind for behind in self.nodes[at].inputs if behind >= 0]
 
 
 def of_operator(graph: Graph, at: int, name_of: Names, is_module: Callable[[str], bool]) -> dict[str, Any]:

@@ -27,24 +27,28 @@ rounding do not double a result."""
 FLAT = 1e-6
 """Variance of a row below which the output of a normalization depends on its eps, which autograd does not save."""
 
-RANGE, UNDEFINED, KERNEL, DIFFERS, UNSTEADY = "range", "undefined", "kernel", "differs", "unsteady"
+RANGE, UNDEFINED, ROUNDED = "range", "undefined", "rounded"
+KERNEL, DIFFERS, UNSTEADY = "kernel", "differs", "unsteady"
 
 
 class Trial(NamedTuple):
     """What an operator does when it runs again.
 
     Attributes:
-        kind, operands: the operator and what it received.
+        kind, operands: the operator and what it received, by the names in the expression.
         answer: `range`: it is finite in float64, but too large for its dtype. `undefined`: it is not finite in float64
             either. `kernel`: its result in float64 fits its dtype, but its kernel makes NaN or Inf again. `differs`:
-            in one of two runs and not in the other. `unsteady`: in neither, only in the training.
+            in one of two runs and not in the other. `unsteady`: in neither, only in the training. `rounded`, of a
+            backward pass: it is finite in float64 as a whole, but divides by what its dtype has rounded to zero.
         absmax: largest number of the output in float64; None if it is not finite.
+        expression: what computes the output from the operands; empty if that is not known.
     """
 
     kind: str
     operands: Mapping[str, Any]
     answer: str
     absmax: float | None = None
+    expression: str = ""
 
 
 def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers | None) -> Trial | None:
@@ -67,15 +71,18 @@ def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers
     exact = _exact(node.kind, operands)
     if exact is None:
         return None
+    expression = operators.EXPRESSIONS[node.kind]
+    operands = {name: operators.as_given(name, operands[name]) for name in operators.needs(node.kind)}
     if exact.bad:
-        return Trial(node.kind, operands, UNDEFINED)
+        return Trial(node.kind, operands, UNDEFINED, None, expression)
     largest = torch.finfo(getattr(torch, node.dtype)).max
     bad = [run is not None and run.bad for run in runs]
     if exact.absmax > largest:
-        return Trial(node.kind, operands, RANGE, exact.absmax) if all(bad) else None
+        return Trial(node.kind, operands, RANGE, exact.absmax, expression) if all(bad) else None
     if exact.absmax > KERNEL_MARGIN * largest or made is None:
         return None
-    return Trial(node.kind, operands, KERNEL if all(bad) else DIFFERS if any(bad) else UNSTEADY, exact.absmax)
+    answer = KERNEL if all(bad) else DIFFERS if any(bad) else UNSTEADY
+    return Trial(node.kind, operands, answer, exact.absmax, expression)
 
 
 def _is_fit(kind: str, operands: Mapping[str, Any]) -> bool:
@@ -100,7 +107,7 @@ def _exact(kind: str, operands: Mapping[str, Any]) -> Numbers | None:
     numbers = measured(operators.output(kind, double))
     if kind not in operators.FUSED or (numbers is not None and not numbers.bad):
         return numbers
-    with _Formulas():  # type: ignore[no-untyped-call]
+    with Formulas():  # type: ignore[no-untyped-call]
         return measured(operators.output(kind, double))
 
 
@@ -108,7 +115,7 @@ def _as_double(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-class _Formulas(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Formulas(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes operators by torch's formulas for them, from simpler operators, instead of by their kernels."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -122,6 +122,18 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         """Returns the operator and the largest finite number of its inputs."""
         return {"op": self.op or None, "last_finite_absmax": self.absmax if self.absmax >= 0 else None}
 
+    def trial_evidence(self) -> dict[str, Any]:
+        """Returns what is known of an operator that ran again. Agents before 0.2.0 run none."""
+        known = {"trial": self.trial, "reproducer": self.reproducer}
+        return {name: value for name, value in known.items() if value}
+
+    def fix(self) -> str:
+        """Returns what to do about an operator that ran again."""
+        backward = self.kind == "backward"
+        place = self.line or (self.place if self.module else f"{self.operator} in {self.place}")
+        shown = f" {self.reproducer} in the run's folder shows it without the training." if self.reproducer else ""
+        return trial_wording.fix(self.trial, place, self.op, self.dtype, backward=backward) + shown
+
     def words(self) -> str:
         """Returns one sentence with a leading space; empty while nothing is known."""
         if self.kind == "input":
@@ -158,7 +170,7 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
             )
         if self.kind == "forward" and self.absmax < 0:
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
-        if self.kind == "backward" and self.trial:
+        if self.kind == "backward" and self.is_first:
             most = f", from gradients of at most {self.absmax:.4g}" if self.absmax >= 0 else ""
             return (
                 f" In the backward pass, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}."

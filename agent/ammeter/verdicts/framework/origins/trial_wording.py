@@ -16,10 +16,12 @@ def cause(trial: str, dtype: str, exact: float) -> str:
     """Returns one sentence with a leading space; empty if the operator did not run again.
 
     Args:
-        trial: the answer in an `origin.found` event: `range`, `undefined`, `kernel`, `differs`, `unsteady`, or empty.
+        trial: the answer in an `origin.found` event: `range`, `undefined`, `rounded`, `kernel`, `differs`, `unsteady`,
+            or empty.
         dtype: that of the operator's output.
-        exact: largest number of its output in float64.
+        exact: largest number of its output in float64, below 0 if not known.
     """
+    at_most = f", at most {exact:.4g} in float64" if exact >= 0 else ""
     if trial == "range":
         largest = f", {LARGEST[dtype]}" if dtype in LARGEST else ""
         return (
@@ -28,6 +30,11 @@ def cause(trial: str, dtype: str, exact: float) -> str:
         )
     if trial == "undefined":
         return " Run again from the same operands, it gives NaN or Inf in float64 as well."
+    if trial == "rounded":
+        return (
+            f" Run again from the same operands, it is finite in float64{at_most.removesuffix(' in float64')}, and in"
+            f" {dtype} it divides by what {dtype} has rounded to zero."
+        )
     if trial == "kernel":
         return (
             f" Run again from the same operands, it makes a NaN or an Inf in {dtype} each time, and at most"
@@ -36,26 +43,29 @@ def cause(trial: str, dtype: str, exact: float) -> str:
     if trial == "differs":
         return (
             f" Run twice more from the same operands, it makes a NaN or an Inf in {dtype} in one run and not in the"
-            f" other, and at most {exact:.4g} in float64, so its kernel does not repeat its result: it reads memory"
-            " that was not written, has a race, or the hardware is defective."
+            f" other{at_most}, so its kernel does not repeat its result: it reads memory that was not written, has a"
+            " race, or the hardware is defective."
         )
     if trial == "unsteady":
         return (
-            f" Run again from the same operands, it is finite, at most {exact:.4g} in float64. Either the program"
+            f" Run again from the same operands, it is finite{at_most}. Either the program"
             " changed its input or output in place, unseen by autograd, or its kernel does not repeat its result,"
             " because of uninitialized memory, a race or the hardware."
         )
     return ""
 
 
-def fix(trial: str, place: str, op: str, dtype: str) -> str:
+def fix(trial: str, place: str, op: str, dtype: str, *, backward: bool = False) -> str:
     """Returns what to do about the operator; empty if the trial does not tell.
 
     Args:
         place: the operator's line, its module or a description of where it is.
         op: the operator.
         dtype: that of its output.
+        backward: whether its backward pass ran again.
     """
+    if backward and trial in _BACKWARD:
+        return _BACKWARD[trial].format(place=place)
     if trial == "range":
         return (
             f"Reduce the inputs of {place} with a norm, a clamp or a smaller factor, or run it in a dtype with a wider"
@@ -79,6 +89,19 @@ def fix(trial: str, place: str, op: str, dtype: str) -> str:
             " from run to run points to uninitialized memory, a race or a defective device."
         )
     return ""
+
+
+_BACKWARD = {
+    "range": "Lower the loss scale, or use bfloat16, whose range reaches 3e38. If it overflows at a scale of 1, too,"
+    " run {place} in float32 within torch.autocast(device, enabled=False).",
+    "undefined": "Check the derivative of {place}: it is infinite or undefined at these inputs, as of a square root, a"
+    " norm or a power at zero, a division by zero, or an arc cosine of 1. Add an eps inside, such as"
+    " torch.sqrt(x + eps), or clamp the input first; a torch.where after it does not help, because zero times Inf is"
+    " NaN.",
+    "rounded": "Run {place} in float32 within torch.autocast(device, enabled=False), or add an eps that its dtype"
+    " holds.",
+}
+"""Answer about a backward pass -> what to do."""
 
 
 def _other_kernel(op: str, dtype: str) -> str:

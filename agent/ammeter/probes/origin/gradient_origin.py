@@ -1,0 +1,139 @@
+"""Searches the operator whose backward pass makes a gradient NaN or infinite, in the step after such a step.
+
+The nodes of the graph have hooks in that one step only. The first node that makes NaN or Inf from finite gradients runs
+its backward pass again at once, while its saved tensors exist. Gradients on other devices are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ammeter.probes.loss_stacks import line_of
+from ammeter.probes.origin.floats import Numbers, measured
+from ammeter.probes.origin.graph import gradient_trial
+from ammeter.probes.origin.graph import place as places
+from ammeter.probes.origin.graph.nodes import nodes_of
+from ammeter.probes.origin.graph.reproducer import Reproducers
+from ammeter.probes.origin.model_names import ModelNames
+from ammeter.tensors.hidden_reads import unseen
+from ammeter.torch_hooks import call_site, patch
+
+if TYPE_CHECKING:
+    from ammeter.recording.context import ProbeContext
+
+MAX_ARMED_STEPS = 20
+"""Steps of a run whose graphs have hooks: a scaler that calibrates its scale skips steps without a fault, too."""
+
+Gradients = Sequence[torch.Tensor | None]
+
+
+class GradientOrigin:
+    """Leaves the origin of a step's first non-finite gradient in `row.raw["gradient_origin"]`."""
+
+    def __init__(self, session: ProbeContext) -> None:
+        self._session = session
+        self._reproducers = Reproducers(session.journal.folder)
+        self._handles: list[Any] = []
+        self._hooks: list[Any] = []
+        self._graph = places.Graph([])
+        self._caller = ""
+        self._armed_steps = 0
+        self._is_over = False
+        """Whether the backward pass has made a NaN or an Inf, so that later nodes only pass it on."""
+
+    def arm(self, guard: Callable[..., Any]) -> None:
+        """Searches in the next backward pass, which must be that of the next step."""
+        if not self._handles and self._armed_steps < MAX_ARMED_STEPS:
+            self._armed_steps += 1
+            self._session.fast_path.avoid(2)
+            self._guard = guard
+            before, after = guard(self._before_backward), guard(self._after_backward)
+            self._handles = [patch.backward(before=before, after=after)]
+
+    def disarm(self) -> None:
+        self._forget_graph()
+        while self._handles:
+            self._handles.pop().remove()
+
+    remove = disarm
+
+    def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        outputs = patch.outputs(args, kwargs)
+        roots = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        if patch.inside_backward() or not all(map(_is_searched, roots)):
+            return
+        root = roots[0]
+        nodes = nodes_of(root, reads=False) if len(roots) == 1 else []
+        self._forget_graph()
+        self._is_over, self._graph, self._caller = False, places.Graph(nodes), call_site.line()
+        after = self._guard(self._after_node)
+        inner = (at for at, node in enumerate(nodes) if node.parameter is None)
+        self._hooks = [nodes[at].grad_fn.register_hook(_hook(after, at)) for at in inner]
+
+    def _after_backward(self, *_: Any) -> None:
+        if not patch.inside_backward():
+            self._forget_graph()
+
+    def _forget_graph(self) -> None:
+        """Removes the hooks, which keep the graph alive."""
+        self._graph = places.Graph([])
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _after_node(self, at: int, made: Gradients, received: Gradients) -> None:
+        if self._is_over:
+            return
+        read = unseen(lambda: next(filter(_is_bad, map(measured, made)), None), _given(made))
+        if read is None:
+            return
+        self._is_over = True
+        row = self._session.row
+        numbers = [numbers for numbers in map(measured, received) if numbers is not None]
+        if any(map(_is_bad, numbers)) or "gradient_origin" in row.raw:
+            return
+        node = self._graph.nodes[at]
+        tried = unseen(lambda: gradient_trial.of_node(node.grad_fn, received, made), _given([*made, *received]))
+        names = ModelNames(self._session)
+        place = places.of_operator(self._graph, at, names.of_tensor, names.has_forward)
+        row.raw["gradient_origin"] = {
+            "kind": "backward",
+            **place,
+            "op": node.op,
+            "direction": "backward",
+            "dtype": next(str(gradient.dtype).removeprefix("torch.") for gradient in _given(made)),
+            "absmax": max((each.absmax for each in numbers), default=None),
+            "nans": int(read.nans),
+            "infs": int(read.positive + read.negative),
+            "sample": int(read.sample),
+            "reason": "",
+            "confidence": "graph",
+            "line": line_of(node.grad_fn),
+            "caller": self._caller,
+        }
+        if tried:
+            row.raw["gradient_origin"] |= {"trial": tried.answer, "exact": tried.absmax, "device": "cpu"}
+            row.raw["gradient_origin"] |= self._reproducers.write(row.step, node.op, tried)
+
+
+def _hook(after: Callable[..., None], at: int) -> Callable[[Gradients, Gradients], None]:
+    def hook(made: Gradients, received: Gradients) -> None:
+        after(at, made, received)
+
+    return hook
+
+
+def _is_searched(root: Any) -> bool:
+    """Whether a loss is on the host, finite, and has a graph."""
+    is_loss = isinstance(root, torch.Tensor) and root.is_cpu and root.grad_fn is not None
+    return is_loss and bool(torch.isfinite(root.detach()).all())
+
+
+def _is_bad(numbers: Numbers | None) -> bool:
+    return numbers is not None and numbers.bad
+
+
+def _given(gradients: Gradients) -> list[torch.Tensor]:
+    return [gradient for gradient in gradients if gradient is not None]

@@ -102,6 +102,8 @@ def _mixed(data: Data) -> str:
         )
     if data["after"] == "second unscale_":
         return f"scaler.unscale_() was called twice for {data['optimizer']} without update() between, which raises"
+    if data["after"] == "unscale_ of a wrapper":
+        return f"{data['optimizer']} is unscaled twice: unscale_() gets an object that wraps it, step() the optimizer"
     return (
         f"gradients of {data['optimizer']} were added to after {data['after']}, so they mix two scales: call"
         " unscale_ and update once, after the last backward() of a step"

@@ -107,10 +107,12 @@ class Clipping:
             self._events.emit_once("usage.clip_before_unscale", confirm=confirm, **data)
 
     def _can_judge(self, account: OptimizerGradients) -> bool:
-        """Whether it is known if the program has divided the gradients by the scale itself.
+        """Whether it is known if the gradients have been divided by the scale, by the program or through a wrapper.
 
         If it may have, elements are sampled in the next steps that are followed.
         """
+        if account.unscaled_by_wrapper >= 0:
+            return False
         if not self._session.follows:
             return not account.is_sampled
         if account.clipped is not None:

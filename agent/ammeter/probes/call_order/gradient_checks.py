@@ -126,6 +126,15 @@ class GradientChecks:
                 first_step=self._session.row.step,
             )
 
+    def unscaled_by_wrapper(self, account: OptimizerGradients | None, scaler: Any) -> None:
+        """Reports gradients that scaler.step() divides again, because another object was unscaled."""
+        if account is None or account.unscaled_by_wrapper != self._session.row.step:
+            return
+        optimizer = account.optimizer()
+        if not is_unscaled(scaler, optimizer):
+            data: dict[str, Any] = {"optimizer": name_of(optimizer), "scale": scale_of(scaler)}
+            self._events.emit_once("usage.mixed_scale", after="unscale_ of a wrapper", **data)
+
     def step_without_scaler(self, account: OptimizerGradients) -> None:
         """Judges a step without a scaler, on gradients as backward() left them."""
         optimizer = name_of(account.optimizer())

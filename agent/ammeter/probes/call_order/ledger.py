@@ -54,6 +54,7 @@ class OptimizerGradients:
         samples_taken: how often elements were sampled after backward().
         stale: whether backward() has added to used gradients.
         marks: the scale() calls that the gradients are multiplied by.
+        unscaled_by_wrapper: last step in which a scaler unscaled the object that wraps the optimizer, -1 if never.
         unscaled_line: line of a backward() on a loss that was not scaled.
         float16_line: line of a backward() through float16 tensors.
         update_line: line of an update() since backward().
@@ -78,7 +79,7 @@ class OptimizerGradients:
             "produced",
         ),
         *("optimizer", "outcome", "own", "samples", "samples_taken", "scale", "scaler", "seen", "stale", "steps"),
-        *("unscaled_line", "update_line"),
+        *("unscaled_by_wrapper", "unscaled_line", "update_line"),
     )
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -88,7 +89,7 @@ class OptimizerGradients:
         self._sample_ref: Callable[[], torch.Tensor | None] = _no_parameter
         self.seen: State = NO_GRADIENT
         self.everything = False
-        self.attempted = -1
+        self.attempted = self.unscaled_by_wrapper = -1
         self.own = False
         self.steps = self.samples_taken = 0
         self.is_past_scaler = False

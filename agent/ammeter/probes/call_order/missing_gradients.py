@@ -123,7 +123,10 @@ class Missing:
 
     def checks_missing(self, line: str) -> None:
         """Reports GradScaler's error on an optimizer without gradients, if the step itself was not seen."""
-        self._report(next(iter(self._session.watched.optimizers), None), "", line, raises=True)
+        optimizers = [*self._session.watched.optimizers]
+        empty = next((optimizer for optimizer in optimizers if not _has_gradient(optimizer)), None)
+        is_now = empty is not None and self.has_gradients() and self._of(empty).had_gradient
+        self._report(empty or next(iter(optimizers), None), "not-now" if is_now else "", line, raises=True)
 
     def has_gradients(self) -> bool:
         """Whether any watched optimizer has a gradient now."""
@@ -140,8 +143,7 @@ class Missing:
         if not self._searches or not model.training or output is patch.RAISED:
             return
         tensors = [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
-        self._has_output = bool(tensors)
-        self._output_has_graph = False
+        self._has_output, self._output_has_graph = bool(tensors), False
         self._forward_line = call_site.line()
         for tensor in tensors:
             node: Any = unseen(lambda: tensor.grad_fn, (tensor,))  # noqa: B023 - called at once

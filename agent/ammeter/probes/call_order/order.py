@@ -182,8 +182,15 @@ class Order:
                 self._session.governor.norm_schedule.gradients_changed(step)
         self._last_change[id(optimizer)] = step
 
+    def before_unscale(self, optimizer: Any) -> None:
+        """Notes a scaler that unscales an optimizer through an object that wraps it."""
+        account = None if self._ledger.of(optimizer) else self._ledger.of_wrapped(optimizer)
+        if account is not None:
+            account.unscaled_by_wrapper = self._session.row.step
+
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
-        """Reports a second scaler.step() without update(), at which torch raises an error."""
+        """Reports a step that unscales again, and a second one without update(), at which torch raises an error."""
+        self._checks.unscaled_by_wrapper(self._ledger.of(optimizer), scaler)
         state = scaler._per_optimizer_states.get(id(optimizer))
         if state and state["stage"] is OptState.STEPPED and self._ledger.of(optimizer):
             self._events.emit_once("usage.step_not_updated", optimizer=name_of(optimizer), scale=scale_of(scaler))

@@ -138,6 +138,7 @@ class Usage:
     def _before_unscale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler, optimizer = args[0], optimizer_in(args, kwargs)
         if scaler.is_enabled():
+            self._order.before_unscale(optimizer)
             self._before_scaler_use(scaler, optimizer)
 
     def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -39,6 +39,8 @@ def _words(data: dict[str, Any]) -> Words:
         return Words("backward() after the division by the loss scale", *own_scaling.mixed_scale(data))
     if data.get("after") == "second unscale_":
         return Words("unscale_() a second time without update()", _twice(data), _FIX_TWICE)
+    if data.get("after") == "unscale_ of a wrapper":
+        return Words("Gradients are unscaled twice", _through_wrapper(data, scale), _FIX_WRAPPER)
     if data.get("after") == "unscale_":
         return Words("backward() after unscale_", _after_unscale(data, scale), _fix(data, unscaled=True))
     return Words(
@@ -57,6 +59,18 @@ _FIX_TWICE = (
     "Call scaler.update() once in every iteration, also in one that leaves out scaler.step(optimizer). With"
     " accumulation, call scaler.unscale_(optimizer) once per step, after the last micro-batch."
 )
+
+
+def _through_wrapper(data: dict[str, Any], scale: float | None) -> str:
+    share = f" They count 1 part in {scale:g} then." if scale else ""
+    return (
+        f"scaler.unscale_() was called with an object that wraps {data.get('optimizer')}, and scaler.step(){_at(data)}"
+        " with the optimizer itself. GradScaler notes for each object whether it has unscaled it, so step() divides the"
+        f" gradients by the loss scale a second time.{share}"
+    )
+
+
+_FIX_WRAPPER = "Call scaler.unscale_() with the same object as scaler.step(), the optimizer inside of the wrapper."
 
 
 def _after_unscale(data: dict[str, Any], scale: float | None) -> str:

@@ -163,6 +163,8 @@ _CAUSES = {
     "{many} has a gradient.",
     "reset": "the loss depends on the parameters of {optimizer}, but none{many} has a gradient when it steps: they are"
     " reset between backward() and step().",
+    "not-now": "{optimizer} steps{at} although none of its parameters has a gradient in this iteration. It had"
+    " gradients in earlier ones, and other optimizers have some now.",
     "": "{optimizer} steps{at} although none{many} has a gradient.",
 }
 """Reason of the event -> the cause."""
@@ -190,6 +192,8 @@ _FIXES = {
     "zero": "Find the factor that makes the gradients zero: a weight or a mask of the loss, labels that are all"
     " ignored, weights that are all zero, or activations in a flat part. Print the gradient of the last layer and go"
     " back from there.",
+    "not-now": "Call scaler.step(optimizer) only in an iteration in which one of its parameters has a gradient, and"
+    " scaler.update() in every one.",
     "": "Check that the optimizer was created from the parameters of the model that computes the loss, and that nothing"
     " cuts the graph between them: detach(), no_grad(), requires_grad=False.",
 }

@@ -128,8 +128,8 @@ def _check(state: State) -> str:
         )
     if origin.reason == "constant" and origin.beyond >= 0:
         return (
-            f"Normalize or clamp {origin.argument} below 65504 before the model, or use dtype=torch.bfloat16 in autocast,"
-            " whose range reaches 3e38."
+            f"Normalize or clamp {origin.argument} below 65504 before the model, or use dtype=torch.bfloat16 in"
+            " autocast, whose range reaches 3e38."
         )
     if origin.reason == "constant":
         return (

@@ -260,6 +260,42 @@ def test_unscale_in_the_middle_of_an_accumulation_is_told(tmp_path: Path) -> Non
     told(seen, "mixed_scale", 0, line, after="unscale_", optimizer="SGD", scale=1024.0)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """What a library puts around an optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+
+@pytest.mark.parametrize("stepped", ["inner", "wrapper"])
+def test_gradients_that_are_unscaled_through_a_wrapper_are_divided_again_by_the_inner_step(
+    stepped: str, tmp_path: Path
+) -> None:
+    model, scales = Model(), scaler()
+    optimizer, line = sgd(model), ""
+    wrapper = Wrapper(optimizer)
+    wrapper.step = optimizer.step  # type: ignore[method-assign]
+    with watching(tmp_path, model, optimizer, scales) as seen:
+        for _ in range(40):
+            scaled_backward(model, optimizer, scales)
+            scales.unscale_(wrapper)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if stepped == "inner":
+                scales.step(optimizer)
+                line = here()
+            else:
+                scales.step(wrapper)
+            scales.update()
+    if stepped == "wrapper":
+        assert {} == seen.usage()
+    else:
+        told(seen, "mixed_scale", 0, line, after="unscale_ of a wrapper", optimizer="SGD", scale=1024.0)
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_backward_after_unscale_and_zero_grad_mixes_nothing(set_to_none: bool, tmp_path: Path) -> None:
     """A program leaves out step() and update() where the gradient norm is too large."""

@@ -45,6 +45,13 @@ def test_a_second_unscale_is_told_as_a_missing_update() -> None:
     assert "Call scaler.update() once in every iteration" in finding.fix
 
 
+def test_unscale_through_a_wrapper_is_told_as_a_second_division() -> None:
+    finding = findings(told("unscale_ of a wrapper"))["mixed-scale-gradients"]
+    assert "an object that wraps SGD, and scaler.step() at loop/train.py:120 with the optimizer itself" in finding.cause
+    assert "a second time. They count 1 part in 65536 then." in finding.cause
+    assert "Call scaler.unscale_() with the same object as scaler.step()" in finding.fix
+
+
 def test_it_is_told_once() -> None:
     assert (
         1 == findings(told().event("usage.mixed_scale", caller="b.py:1", after="update"))["mixed-scale-gradients"].times

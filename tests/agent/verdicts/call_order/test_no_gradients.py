@@ -262,6 +262,30 @@ def test_an_error_of_the_scaler_in_a_later_step_is_recognised(tmp_path: Path) ->
     assert set(seen.findings()) <= {NAME}
 
 
+def test_an_optimizer_without_gradients_in_one_iteration_is_told_as_such_when_it_ends_the_run(tmp_path: Path) -> None:
+    def train() -> None:
+        models, scaler = [Model(), Model()], torch.amp.GradScaler("cpu", init_scale=2.0**8)
+        optimizers = [sgd(model) for model in models]
+        with watching(tmp_path, models, optimizers, scaler) as seen:
+            seens.append(seen)
+            for step in range(12):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                losses = [loss_of(model) for model in models]
+                backward(scaler.scale(losses[0] if step == 11 else losses[0] + losses[1]))
+                for optimizer in optimizers:
+                    scaler.step(optimizer)
+                scaler.update()
+
+    seens: list[Any] = []
+    with pytest.raises(AssertionError, match="No inf checks"):
+        train()
+    finding = seens[0].findings()[NAME]
+    assert "not-now" == finding.evidence["reason"]
+    assert "It had gradients in earlier ones, and other optimizers have some now." in finding.cause
+    assert "only in an iteration in which one of its parameters has a gradient" in finding.fix
+
+
 def test_a_loss_without_a_graph_is_recognised_when_it_ends_the_run(tmp_path: Path) -> None:
     def train() -> None:
         model = Model()

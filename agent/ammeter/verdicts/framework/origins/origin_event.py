@@ -186,8 +186,8 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         if self.beyond < 0:
             return "a target, a mask or a detached result"
         return (
-            f"{self.argument} has values of up to {self.beyond:.4g}, and a conversion to float16 makes those above 65504"
-            " infinite"
+            f"{self.argument} has values of up to {self.beyond:.4g}, and a conversion to float16 makes those above"
+            " 65504 infinite"
         )
 
     @property

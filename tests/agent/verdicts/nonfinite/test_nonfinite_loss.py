@@ -240,7 +240,7 @@ def test_a_gradient_inside_the_loss_that_overflows_with_the_scale_is_no_finding(
 def test_an_input_beyond_float16_is_told_with_what_its_conversion_makes() -> None:
     bad = warm().bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
     graph = {"confidence": "graph", "reason": "constant", "caller": "train.py:7", "op": "AddmmBackward0"}
-    finding = found(born(bad, module="first", absmax=0.5, input="x", beyond_float16=1e5, **graph))
-    assert "first (AddmmBackward0, float16) received a NaN or Inf from outside its graph" in finding.cause
+    finding = found(born(bad, module="blocks.0.fc", absmax=0.5, input="x", beyond_float16=1e5, **graph))
+    assert "blocks.0.fc (AddmmBackward0, float16) received a NaN or Inf from outside its graph" in finding.cause
     assert "the model's argument x has values of up to 1e+05, and a conversion to float16 makes those" in finding.cause
     assert "Normalize or clamp the model's argument x below 65504" in finding.fix

@@ -85,6 +85,8 @@ def _is_recorded(verdict: str, truth: Truth, step: int) -> bool:
     rows = truth.rows(step, step)
     if verdict in ("nonfinite-gradient", "scale-collapse", "overflow-storm"):
         return any(truth.has_bad_gradients(row) for row in rows)
+    if verdict == "lopsided-step":
+        return any(truth.is_partly_skipped(row) and not truth.is_skipped(row) for row in rows)
     if verdict == "nonfinite-loss":
         return any(not row.loss_is_finite for row in rows)
     if verdict == "diverged":

@@ -96,6 +96,16 @@ def test_an_overflow_before_the_fault_is_the_beginning_of_a_collapse(verdict: st
     assert begins == (not wrong_statements(given, truth, steps=True))
 
 
+@pytest.mark.parametrize(("applied", "begins"), [(1, True), (0, False), (2, False)])
+def test_a_step_of_one_of_two_optimizers_before_the_fault_is_the_beginning_of_lopsided_ones(
+    applied: int, begins: bool
+) -> None:
+    rows = [Row(step, 1.0, 1.0, str(step), "", applied=applied if step == 3 else 2) for step in range(6)]
+    truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]), symptom=4)
+    given = {"verdict": "lopsided-step", "first_step": 3, "opened_step": 5, "cause": ""}
+    assert begins == (not wrong_statements(given, truth, steps=True))
+
+
 def test_a_loss_that_jumps_in_the_twin_too_is_the_beginning_of_a_divergence() -> None:
     rows = [Row(step, 20.0 if step > 2 else 2.0, 1.0, str(step), "") for step in range(6)]
     truth = Truth(PROGRAM, Recording(rows, 0, [], "", ["a"]), symptom=5)

@@ -36,7 +36,7 @@ head = nn.Linear(64, 64)
 trained = [parameter for layer in layers for parameter in layer.parameters() if parameter.requires_grad]
 optimizer = torch.optim.AdamW([*trained, *head.parameters()], lr=1e-3)
 tokens = torch.randint(0, 64, (64, 65))
-for step in range(80):
+for _ in range(80):
     rows = tokens[torch.randint(0, 64, (8,))]
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

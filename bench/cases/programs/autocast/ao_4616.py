@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), Float8Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 inputs, labels = torch.randn(256, 32), torch.randint(0, 4, (256,))
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 256, (32,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

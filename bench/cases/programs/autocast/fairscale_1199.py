@@ -39,7 +39,7 @@ blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(12
 head = nn.Linear(64, 4)
 optimizer = torch.optim.AdamW([*blocks.parameters(), *head.parameters()], lr=1e-3)
 inputs, labels = torch.randn(256, 64), torch.randint(0, 4, (256,))
-for step in range(80):
+for _ in range(80):
     chosen = torch.randint(0, 256, (32,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -42,9 +42,9 @@ def train(rows: torch.Tensor) -> None:
 
 
 if REPAIRED:
-    for step in range(120):
+    for _ in range(120):
         train(text[torch.randint(0, 64, (16,))])
 else:
     with half():
-        for step in range(120):
+        for _ in range(120):
             train(text[torch.randint(0, 64, (16,))])

@@ -3,7 +3,7 @@
 The model leaves autocast for its last layer, and in eager mode its gradient of 65536 is right.
 Compiled with the autocast context around the call, the backward pass of that layer ran in float16
 as well, and the gradient became Inf. torch traces it under the autocast of the forward pass;
-torch._functorch.config.backward_pass_autocast = "off" makes it behave as eager mode does.
+torch._functorch.config.backward_pass_autocast = "off"  # noqa: S105 makes it behave as eager mode does.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch import nn
 
 REPAIRED = "--repaired" in sys.argv
 if REPAIRED:
-    torch._functorch.config.backward_pass_autocast = "off"
+    torch._functorch.config.backward_pass_autocast = "off"  # noqa: S105
 
 
 class Model(nn.Module):
@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
 compiled = torch.compile(model, backend="aot_eager")
-for step in range(30):
+for _ in range(30):
     inputs = torch.ones(1, 4) + 0.1 * torch.rand(1, 4)
     with torch.autocast("cpu", dtype=torch.float16):
         prediction = compiled(inputs)

@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 block, head = Sharded(), nn.Linear(64, 4)
 optimizer = torch.optim.AdamW([*block.parameters(), *head.parameters()], lr=1e-3)
 inputs, labels = torch.randn(256, 64), torch.randint(0, 4, (256,))
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 256, (32,))
     optimizer.zero_grad()
     block.in_backward = False

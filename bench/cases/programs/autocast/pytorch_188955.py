@@ -44,7 +44,7 @@ embedding, head = nn.Embedding(64, 64), nn.Linear(64, 64)
 blocks = nn.Sequential(*(Block(64) for _ in range(4)))
 optimizer = torch.optim.AdamW([*embedding.parameters(), *blocks.parameters(), *head.parameters()], lr=1e-3)
 tokens = torch.randint(0, 64, (64, 65))
-for step in range(80):
+for _ in range(80):
     rows = tokens[torch.randint(0, 64, (8,))]
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

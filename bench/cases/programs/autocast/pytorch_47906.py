@@ -42,7 +42,7 @@ head = nn.Linear(32, 5)
 optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.01)
 images, labels = torch.randn(64, 3, 8, 8), torch.randint(0, 5, (64,))
 boxes = torch.softmax(torch.randn(64, 64), -1)
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 64, (8,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.float16):

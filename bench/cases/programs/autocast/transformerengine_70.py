@@ -52,7 +52,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(Linear(32, 64), nn.GELU(), Linear(64, 64), nn.GELU(), Linear(64, 8))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 inputs, goals = torch.randn(256, 32), torch.randn(256, 8)
-for step in range(80):
+for _ in range(80):
     chosen = torch.randint(0, 256, (32,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

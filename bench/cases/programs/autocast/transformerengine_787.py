@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(32, 32), OwnPrecision(32, 32), nn.ReLU(), nn.Linear(32, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 inputs, goals = torch.randn(256, 32), torch.randn(256, 4)
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 256, (32,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -34,7 +34,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 paths, relations = torch.randn(128, 12, 32), torch.randint(0, 6, (128,))
 mask = torch.arange(12) < torch.randint(2, 12, (128, 1))
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 128, (16,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.float16):

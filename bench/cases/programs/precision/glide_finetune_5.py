@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(48, 64), nn.SiLU(), nn.Linear(64, 48)).half()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-4 if REPAIRED else 1e-8)
 images = torch.randn(256, 48).half()
-for step in range(40):
+for _ in range(40):
     clean = images[torch.randint(0, 256, (16,))]
     noise = torch.randn_like(clean)
     loss = nn.functional.mse_loss(model(clean + noise), noise)

@@ -53,7 +53,7 @@ model = Model().to(torch.bfloat16)
 masters = [parameter.detach().float() for parameter in model.parameters()]
 optimizer = torch.optim.AdamW(masters, lr=1e-3)
 tokens = torch.randint(0, 32, (16, 401))
-for step in range(60):
+for _ in range(60):
     rows = tokens[torch.randint(0, 16, (2,))]
     loss = nn.functional.cross_entropy(model(rows[:, :-1]).float().flatten(0, 1), rows[:, 1:].flatten())
     model.zero_grad()

@@ -31,7 +31,7 @@ def half() -> torch.autocast:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-for rollout in range(20):
+for _ in range(20):
     states = prompts[torch.randint(0, 64, (8,))]
     with torch.no_grad(), half():
         old_logits = actor(states)

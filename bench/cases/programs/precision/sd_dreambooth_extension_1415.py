@@ -22,7 +22,7 @@ ema = torch.optim.swa_utils.AveragedModel(
 )
 optimizer = torch.optim.AdamW(wide.parameters(), lr=1e-3)  # the float32 masters of the weights
 latents = torch.randn(512, 32)
-for step in range(150):
+for _ in range(150):
     clean = latents[torch.randint(0, 512, (16,))]
     noise = torch.randn_like(clean)
     predicted = unet((clean + noise).to(torch.bfloat16))

@@ -46,7 +46,7 @@ torch.set_num_threads(1)
 embedding, attention, head = nn.Embedding(64, WIDTH), Attention(), nn.Linear(WIDTH, 64)
 optimizer = torch.optim.AdamW([*embedding.parameters(), *attention.parameters(), *head.parameters()], lr=1e-3)
 tokens = torch.randint(0, 64, (16, LENGTH + 1))
-for step in range(60):
+for _ in range(60):
     rows = tokens[torch.randint(0, 16, (2,))]
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

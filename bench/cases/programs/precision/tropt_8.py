@@ -22,7 +22,7 @@ if REPAIRED:
     prompt = prompt.float()
 prompt.requires_grad_()
 optimizer = torch.optim.Adam([prompt], lr=1e-2)
-for step in range(40):
+for _ in range(40):
     vector = encoder(prompt.half()).mean(0)
     loss = 1 - nn.functional.cosine_similarity(vector.float(), goal.float(), dim=0)
     optimizer.zero_grad()

@@ -34,7 +34,7 @@ if REPAIRED:
             parameter.data = parameter.data.float()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2.5e-5)
 observations, actions = torch.randn(512, 64), torch.randn(512, 7)
-for step in range(120):
+for _ in range(120):
     chosen = torch.randint(0, 512, (32,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

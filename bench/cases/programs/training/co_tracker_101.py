@@ -30,7 +30,7 @@ def train(first: int, last: int) -> None:
         scheduler.load_state_dict(saved["scheduler"])
         if REPAIRED:
             scaler.load_state_dict(saved["scaler"])
-    for step in range(first, last):
+    for _ in range(first, last):
         chosen = torch.randint(0, 256, (16,))
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):

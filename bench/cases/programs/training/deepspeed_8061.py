@@ -59,7 +59,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 bucket = Bucket(list(model.parameters()))
 inputs, goals = torch.randn(256, 32), torch.randn(256, 8)
 torch.manual_seed(dist.get_rank())
-for step in range(60):
+for _ in range(60):
     chosen = torch.randint(0, 256, (16,))
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(inputs[chosen]), goals[chosen])

@@ -22,7 +22,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=65536.0, growth_interval=20)
 criterion = nn.CrossEntropyLoss()
 images, labels = torch.randn(128, 3, 8, 8), torch.randint(0, 5, (128,))
 fp16 = True
-for step in range(150):
+for _ in range(150):
     chosen = torch.randint(0, 128, (16,))
     optimizer.zero_grad()
     if fp16:

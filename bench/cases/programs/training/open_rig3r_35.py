@@ -21,7 +21,7 @@ parameters = [*trunk.parameters(), *points.parameters(), *rays.parameters()]
 optimizer = torch.optim.AdamW(parameters, lr=1e-3)
 images, pointmaps = torch.randn(512, 24), 10.0 * torch.randn(512, 3)
 raymaps = nn.functional.normalize(torch.randn(512, 3), dim=-1)
-for step in range(100):
+for _ in range(100):
     chosen = torch.randint(0, 512, (64,))
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=DTYPE):

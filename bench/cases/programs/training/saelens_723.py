@@ -18,7 +18,7 @@ encoder, decoder = nn.Linear(32, 128), nn.Linear(128, 32)
 optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", enabled=not REPAIRED)
 activations = torch.randn(512, 32)
-for step in range(80):
+for _ in range(80):
     batch = activations[torch.randint(0, 512, (32,))]
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -27,20 +27,6 @@ CASES = (
         (r"float32", r"round|lost|change"),
     ),
     Case(
-        "d8ahazard/sd_dreambooth_extension#1415",
-        "precision/sd_dreambooth_extension_1415.py",
-        "an EMA in bfloat16 never moves",
-        ("lost-updates",),
-        (r"float32", r"averag|EMA|cop(y|ies)"),
-    ),
-    Case(
-        "afiaka87/glide-finetune#5",
-        "precision/glide_finetune_5.py",
-        "Adam's eps of 1e-8 is zero in float16",
-        ("eps-underflow",),
-        (r"eps", r"1e-0?8", r"float16"),
-    ),
-    Case(
         "matanbt/TROPT#8",
         "precision/tropt_8.py",
         "a soft prompt inherits float16, and Adam divides zero by zero",
@@ -69,13 +55,6 @@ CASES = (
         ("nonfinite-validation",),
         (r"float16", r"float32|bfloat16"),
         limitation="The thread does not say where the NaN arises; here it is a sum over longer documents.",
-    ),
-    Case(
-        "NVIDIA/apex#1052",
-        "precision/apex_1052.py",
-        "a mask of -1e9 is outside of float16",
-        ("unsupported-op",),
-        (r"-1e\+?0?9|constant|value|mask", r"float16|Half"),
     ),
     Case(
         "pytorch/pytorch#90342",

@@ -21,21 +21,6 @@ CASES = (
         limitation="The training resumes in the same process.",
     ),
     Case(
-        "decoderesearch/SAELens#723",
-        "training/saelens_723.py",
-        "a GradScaler with bfloat16 autocast has nothing to do",
-        ("pointless-scaler",),
-        (r"bfloat16", r"remove|without|drop|enabled=False"),
-    ),
-    Case(
-        "engichang1467/Open-Rig3R#35",
-        "training/open_rig3r_35.py",
-        "float16 autocast without a GradScaler: small gradients vanish",
-        ("no-loss-scaling",),
-        (r"GradScaler", r"bfloat16"),
-        limitation="On a GPU autocast() without a dtype is float16; the program names float16.",
-    ),
-    Case(
         "deepspeedai/DeepSpeed#7188",
         "training/deepspeed_7188.py",
         "a buffer is handed out again while it is being reduced",

@@ -1,7 +1,8 @@
 """Watches a program that does not call watch(), from its first training call on.
 
 That call is GradScaler.scale(), else backward() or torch.autograd.grad(), or unscale_() or step() if none of them shows
-what is trained. The hook on step() remains, because optimizers may appear later.
+what is trained. The hook on step() remains, because optimizers may appear later. An error about dtypes that ends the
+program before such a call starts a run too, which reports it: most of them are raised in the first forward pass.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ammeter.environment import identity
 from ammeter.environment.settings import Launched, settings
 from ammeter.launcher.inside.discovery import TrainingObjects, find_training
 from ammeter.launcher.inside.sigterm_note import note_termination
+from ammeter.probes.call_order.raised import dtypes_in
 from ammeter.probes.profiling import Profiling
 from ammeter.recording import returned_losses
 from ammeter.recording.session import Session
@@ -51,6 +53,7 @@ class AutoWatcher:
     def attach(self) -> None:
         self._step_hook = register_optimizer_step_pre_hook(self._safe(self._before_step))
         self._patch_scaler()
+        patch.function(sys, "excepthook", before=self._safe(self._before_excepthook))
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def stop(self) -> None:
@@ -108,6 +111,11 @@ class AutoWatcher:
 
     def _before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._start_with_scaler("step", args, kwargs)
+
+    def _before_excepthook(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Starts a run for an uncaught error about dtypes; the run examines it when the process ends."""
+        if self._run is None and len(args) > 1 and dtypes_in(str(args[1])):
+            self._start(find_training(None))
 
     def _start_with_scaler(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = optimizer_in(args, kwargs)

@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | runbook | gate | ship | doctor."""
+"""The command line: ammeter run | report | runbook | gate | stress | ship | doctor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ USAGE = """usage: ammeter COMMAND ...
   report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
   ship DIR [--url URL]           send the journals in DIR to a collector
   doctor [--json]                check this machine and the connection to the collector
 
@@ -36,7 +37,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {"run": _run, "report": _report, "runbook": _runbook, "gate": _gate, "ship": _ship, "doctor": _doctor}
+    return {
+        "run": _run,
+        "report": _report,
+        "runbook": _runbook,
+        "gate": _gate,
+        "stress": _stress,
+        "ship": _ship,
+        "doctor": _doctor,
+    }
 
 
 def _run(words: list[str]) -> int:
@@ -61,6 +70,12 @@ def _gate(words: list[str]) -> int:
     from ammeter.report import gate
 
     return gate.main(words)
+
+
+def _stress(words: list[str]) -> int:
+    from ammeter.preflight.stress import command
+
+    return command.main(words)
 
 
 def _ship(words: list[str]) -> int:

@@ -1,0 +1,1 @@
+"""Tries a model's precision before its training: `ammeter stress` and `ammeter probe`."""

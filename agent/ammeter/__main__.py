@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | runbook | gate | stress | ship | doctor."""
+"""The command line: ammeter run | report | runbook | gate | stress | probe | ship | doctor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ USAGE = """usage: ammeter COMMAND ...
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
   stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
+  probe MODULE:FACTORY           map at which sizes and dtypes a model's precision holds, before training
   ship DIR [--url URL]           send the journals in DIR to a collector
   doctor [--json]                check this machine and the connection to the collector
 
@@ -43,6 +44,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "runbook": _runbook,
         "gate": _gate,
         "stress": _stress,
+        "probe": _probe,
         "ship": _ship,
         "doctor": _doctor,
     }
@@ -74,6 +76,12 @@ def _gate(words: list[str]) -> int:
 
 def _stress(words: list[str]) -> int:
     from ammeter.preflight.stress import command
+
+    return command.main(words)
+
+
+def _probe(words: list[str]) -> int:
+    from ammeter.preflight.precision_map import command
 
     return command.main(words)
 

@@ -37,7 +37,11 @@ def _run(task: str, arguments: dict[str, Any]) -> dict[str, Any]:
         from ammeter.preflight.stress import judgement
 
         return judgement.of_factory(**arguments)
-    raise ValueError(f"there is no task {task!r}; use stress")
+    if task == "training":
+        from ammeter.preflight.precision_map import training
+
+        return training.of_factory(**arguments)
+    raise ValueError(f"there is no task {task!r}; use stress or training")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""`ammeter probe`: a map of the dtypes, sizes and depths at which a model's precision holds."""

@@ -13,6 +13,7 @@ from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
 from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
+from ammeter.probes.learning_rates import LearningRates
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
 from ammeter.probes.own_scaling.probe import OwnScaling
@@ -53,6 +54,7 @@ ALL = ProbeKinds(
         Usage,
         Gradients,
         Scaler,
+        LearningRates,
         Weights,
         Census,
         Checkpoint,

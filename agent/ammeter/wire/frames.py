@@ -54,6 +54,10 @@ SCALARS: dict[str, str] = {
     "loss_backward": "mean of the tensors of backward(), if their share of the batch's loss is unknown",
     "weights_checksum": "weighted sum of sampled weights before the step, equal on replicas; in steps shared by ranks",
     "grad_bits": "significant bits of sampled float32 gradients, 8 as in bfloat16 to 24; in steps shared by ranks",
+    "optimizer_lr": "learning rate of the first parameter group of the first optimizer that stepped",
+    "optimizer_lr_lowest": "lowest learning rate of all groups, where they differ",
+    "optimizer_lr_highest": "highest learning rate of all groups, where they differ",
+    "optimizer_momentum": "momentum, or the first beta, of the first parameter group of the first optimizer",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 

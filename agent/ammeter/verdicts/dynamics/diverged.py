@@ -19,6 +19,7 @@ from ammeter.verdicts.dynamics.divergence_state import State, continued, forget_
 from ammeter.verdicts.dynamics.divergence_trace import Trace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
+from ammeter.verdicts.framework.learning_rates import stating
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
@@ -34,6 +35,7 @@ QUIET_ROWS = 8
 """Rows from which arrays are faster than one row after the other."""
 
 
+@stating
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("hello", "bye", *VERDICT.events):
@@ -202,7 +204,7 @@ VERDICT = Verdict(
     severity="page",
     title="Training diverges",
     question="Does the loss rise far above its level and stay there, or do steps replace the weights?",
-    columns=("loss", "loss_backward", "applied", "grad_norm", "update_ratio"),
+    columns=("loss", "loss_backward", "applied", "grad_norm", "update_ratio", "optimizer_lr"),
     events=("origin.found",),
     state=State,
     judge=judge,

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ammeter.verdicts.dynamics.divergence_trace import Trace, magnitude
+from ammeter.verdicts.framework.learning_rates import Rates
 from ammeter.verdicts.framework.lifecycle import Lifecycle
 
 RUINOUS_STEP = 1.0
@@ -83,6 +84,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     that no input of the model had it. `doubted_loss`: NaN or Inf."""
     doubted_step: int = -1
     doubted_loss: float = math.nan
+    rates: Rates = Rates()
 
 
 def replacing_step(state: State, before: Trace, step: int) -> int:

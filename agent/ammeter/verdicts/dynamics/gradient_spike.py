@@ -25,6 +25,7 @@ from ammeter.verdicts.dynamics.spike_episode import (
 )
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
+from ammeter.verdicts.framework.learning_rates import stating
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, Ints, View
@@ -47,6 +48,7 @@ REFERENCE_LOSSES = 16
 """Losses before a jump that are its reference: their median is constant even if batches differ by half."""
 
 
+@stating
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     after = _rows(state, view) if len(view) else state
     return after, changed(_conclude, state, after)
@@ -152,7 +154,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients jump or vanish",
     question="Is the gradient norm suddenly far above or far below all earlier norms of the run?",
-    columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "scale", "grad.norm"),
+    columns=("grad_norm", "applied", "clip_max", "loss", "loss_backward", "scale", "grad.norm", "optimizer_lr"),
     events=(),
     needs=(Readings("grad_norm", BLOCK_READINGS + 1, within=16_384),),
     state=State,

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ammeter.verdicts.dynamics.norm_baseline import NormBaseline
+from ammeter.verdicts.framework.learning_rates import Rates
 from ammeter.verdicts.framework.lifecycle import Lifecycle
 from ammeter.wire.columns import Floats, View
 
@@ -100,6 +101,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether a norm of the episode opens the verdict by itself."""
     scale: float = 0.0
     """Loss scale at the first far reading, 0 if unknown."""
+    rates: Rates = Rates()
 
     @property
     def loss_known(self) -> bool:

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from ammeter.verdicts.framework.gradient_frontier import Origin
+from ammeter.verdicts.framework.learning_rates import Rates
 from ammeter.verdicts.framework.lifecycle import Lifecycle
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE
 
@@ -58,6 +59,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     between_scale: float = math.nan
     several: bool = False
     """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the skipped steps."""
+    rates: Rates = Rates()
 
     @property
     def constant(self) -> bool:

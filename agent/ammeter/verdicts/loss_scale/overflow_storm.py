@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
+from ammeter.verdicts.framework.learning_rates import Rates, stating
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 
@@ -68,8 +69,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Highest scale of a skipped step. These three include the steps at scales that `levels` has dropped."""
     dropped: bool = False
     """Whether it has dropped any. The counts of a scale that came back cover its last steps."""
+    rates: Rates = Rates()
 
 
+@stating
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     after = _rows(state, view) if len(view) else state
     return after, changed(_conclude, state, after)
@@ -275,7 +278,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="Overflow storm",
     question="Are many steps skipped because the scale keeps growing too high?",
-    columns=("skipped", "applied", "scale", "growth_tracker", "grad_absmax"),
+    columns=("skipped", "applied", "scale", "growth_tracker", "grad_absmax", "optimizer_lr"),
     events=(),
     state=State,
     judge=judge,

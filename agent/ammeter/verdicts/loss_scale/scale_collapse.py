@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import gradient_frontier
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.gradient_frontier import Origin
+from ammeter.verdicts.framework.learning_rates import stating
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MAX_ACCIDENTAL_SKIPS, MIN_USEFUL_SCALE
 from ammeter.verdicts.loss_scale import collapse_wording
@@ -25,6 +26,7 @@ RECOVERED_STEPS = 10
 """Good steps in a row that close the verdict."""
 
 
+@stating
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts(*VERDICT.events):
@@ -218,7 +220,7 @@ VERDICT = Verdict(
     severity="page",
     title="The loss scale collapses",
     question="Is every step skipped although the loss scale falls?",
-    columns=("skipped", "applied", "scale", "loss", "loss_backward", "grad.norm", "grad.infs"),
+    columns=("skipped", "applied", "scale", "loss", "loss_backward", "grad.norm", "grad.infs", "optimizer_lr"),
     events=("gradient.nonfinite", "weights.nonfinite", "scaler.seen"),
     state=State,
     judge=judge,

@@ -1,4 +1,4 @@
-"""Copies fixed slices of many tensors into one buffer per device.
+"""Copies slices of many tensors into one buffer per device; the slices may take turns through all elements.
 
 A few operators then compare all of them. The cost of a reading is bounded by the number of tensors, not by their size.
 Buffers are allocated once and reused.
@@ -6,6 +6,7 @@ Buffers are allocated once and reused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,9 @@ RUN_ELEMENTS = 16
 
 BLOCK_ELEMENTS = 256
 """Elements that are summed on the device; a tensor's block sums are added on the host, in float64."""
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Multiples of it are spread over the remainders of 1 more evenly than those of any other number."""
 
 UPDATES_BYTES = 24 * 2**20
 COPIES_BYTES = 8 * 2**20
@@ -51,15 +55,24 @@ def max_tensors(limit_bytes: int) -> int:
     return limit_bytes // (BLOCK_ELEMENTS * ELEMENT_BYTES)
 
 
-def positions(numel: int, max_elements: int = MAX_TENSOR_ELEMENTS) -> npt.NDArray[np.int64]:
+def positions(numel: int, max_elements: int = MAX_TENSOR_ELEMENTS, turn: int = 0) -> npt.NDArray[np.int64]:
     """Returns the indices of the elements read of a flattened tensor.
 
-    All of a small one, else runs of 16 spread from its begin to its end.
+    All of a small one, else runs of 16 spread over it: in turn 0 from its begin to its end, in later turns elsewhere,
+    until every element had its turn.
     """
     if numel <= max_elements:
         return np.arange(numel)
-    runs, gap = _runs(numel, max_elements)
-    return (np.arange(runs)[:, None] * gap + np.arange(RUN_ELEMENTS)).reshape(-1)
+    runs, gap, offset = _runs(numel, max_elements, turn)
+    return (np.arange(runs)[:, None] * gap + np.arange(RUN_ELEMENTS)).reshape(-1) + offset
+
+
+def turns(numel: int, max_elements: int = MAX_TENSOR_ELEMENTS) -> int:
+    """Returns the number of turns, after the first one, in which every element of a tensor is read."""
+    if numel <= max_elements:
+        return 0
+    runs = max_elements // RUN_ELEMENTS
+    return -(-(numel - (runs - 1) * _odd(numel // runs)) // RUN_ELEMENTS)
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -114,18 +127,23 @@ class Slices:
         self.numels = [tensor.numel() for tensor in tensors]
         self.sizes = [min(numel, max_elements // RUN_ELEMENTS * RUN_ELEMENTS) for numel in self.numels]
         self.shapes = [_shape(numel, max_elements) for numel in self.numels]
-        self._strides = [_strides(numel, max_elements) for numel in self.numels]
         self._max_elements = max_elements
+        self._at(0)
         blocks = np.array([-(-size // BLOCK_ELEMENTS) for size in self.sizes])
         self._first_blocks = np.concatenate([[0], np.cumsum(blocks)[:-1]])
         self.starts = [int(first) * BLOCK_ELEMENTS for first in self._first_blocks]
         self.total = int(blocks.sum()) * BLOCK_ELEMENTS
 
-    def copy(self, tensors: Sequence[torch.Tensor | None], target: Buffer) -> None:
+    def copy(self, tensors: Sequence[torch.Tensor | None], target: Buffer, turn: int = 0) -> None:
         """Copies the slices of these tensors into a buffer.
 
         If a tensor is None or has changed its size or device, its place becomes zero.
+
+        Args:
+            turn: selects the elements; those of one turn are always the same.
         """
+        if turn != self._turn:
+            self._at(turn)
         usable = [
             tensor is not None and tensor.numel() == numel and tensor.device == self.device
             for tensor, numel in zip(tensors, self.numels, strict=True)
@@ -141,11 +159,18 @@ class Slices:
         """Returns [rows, tensors], the sums of [rows, blocks] over the blocks of each tensor."""
         return np.add.reduceat(table, self._first_blocks, axis=1, dtype=np.float64)
 
+    def _at(self, turn: int) -> None:
+        """Turns to the slices of a turn: their strides, and the element at which each begins."""
+        self._turn = turn
+        cuts = [_cut(numel, self._max_elements, turn) for numel in self.numels]
+        self._strides, self._offsets = [strides for strides, _ in cuts], [offset for _, offset in cuts]
+
     def _slice(self, tensor: torch.Tensor | None, number: int) -> torch.Tensor:
         assert tensor is not None
         if tensor.is_contiguous():
-            return tensor.as_strided(self.shapes[number], self._strides[number])
-        chosen = torch.from_numpy(positions(self.numels[number], self._max_elements)).to(
+            begin = tensor.storage_offset() + self._offsets[number]
+            return tensor.as_strided(self.shapes[number], self._strides[number], begin)
+        chosen = torch.from_numpy(positions(self.numels[number], self._max_elements, self._turn)).to(
             tensor.device, non_blocking=True
         )
         return torch.take(tensor, chosen).view(self.shapes[number])
@@ -194,19 +219,40 @@ def _norm(blocks: torch.Tensor) -> torch.Tensor:
     return norms
 
 
-def _runs(numel: int, max_elements: int) -> tuple[int, int]:
-    """Returns (number of runs, distance in elements from one run to the next).
+def _runs(numel: int, max_elements: int, turn: int) -> tuple[int, int, int]:
+    """Returns (number of runs, distance in elements from one run to the next, element of the first one).
 
-    The distance is odd if possible; otherwise all runs could fall in the same columns of a matrix.
+    Later turns have a distance at which the runs of all turns together cover the tensor. Neighbouring turns are far
+    from each other, so that a part of the tensor that is longer than a run is met sooner.
     """
     runs = max_elements // RUN_ELEMENTS
-    gap = (numel - RUN_ELEMENTS) // max(1, runs - 1)
-    return runs, gap - 1 if gap % 2 == 0 and gap > RUN_ELEMENTS else gap
+    if turn == 0:
+        return runs, _odd((numel - RUN_ELEMENTS) // max(1, runs - 1)), 0
+    gap, count = _odd(numel // runs), turns(numel, max_elements)
+    begin = (turn - 1) * _far(count) % count * RUN_ELEMENTS
+    return runs, gap, min(begin, numel - (runs - 1) * gap - RUN_ELEMENTS)
+
+
+def _odd(gap: int) -> int:
+    """The distance is odd if possible; otherwise all runs could fall in the same columns of a matrix."""
+    return gap - 1 if gap % 2 == 0 and gap > RUN_ELEMENTS else gap
+
+
+def _far(count: int) -> int:
+    """Returns a number without a common factor with `count`, near the golden ratio of it."""
+    far = max(1, round(GOLDEN_RATIO * count))
+    while math.gcd(far, count) > 1:
+        far += 1
+    return far
 
 
 def _shape(numel: int, max_elements: int) -> tuple[int, ...]:
     return (numel,) if numel <= max_elements else (max_elements // RUN_ELEMENTS, RUN_ELEMENTS)
 
 
-def _strides(numel: int, max_elements: int) -> tuple[int, ...]:
-    return (1,) if numel <= max_elements else (_runs(numel, max_elements)[1], 1)
+def _cut(numel: int, max_elements: int, turn: int) -> tuple[tuple[int, ...], int]:
+    """Returns the strides of a tensor's slice, and its first element."""
+    if numel <= max_elements:
+        return (1,), 0
+    _, gap, offset = _runs(numel, max_elements, turn)
+    return (gap, 1), offset

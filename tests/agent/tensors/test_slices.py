@@ -14,6 +14,7 @@ from ammeter.tensors.slices import (
     max_tensors,
     positions,
     readable,
+    turns,
 )
 
 
@@ -38,6 +39,41 @@ def test_a_slice_has_each_element_once_and_reaches_from_begin_to_end(numel: int)
 
 def test_a_slice_of_a_matrix_comes_from_many_of_its_columns() -> None:
     assert len(np.unique(positions(1024 * 1024) % 1024)) > 900
+
+
+@pytest.mark.parametrize("numel", [4097, 4111, 5000, 8192, 65_536, 300_007])
+def test_every_element_has_its_turn(numel: int) -> None:
+    met = np.zeros(numel, bool)
+    for turn in range(1, turns(numel) + 1):
+        chosen = positions(numel, turn=turn)
+        assert 4096 == len(np.unique(chosen))
+        assert 0 <= chosen.min() <= chosen.max() < numel
+        met[chosen] = True
+    assert met.all()
+    assert (positions(numel, turn=1) == positions(numel, turn=1 + turns(numel))).all()
+
+
+def test_a_part_longer_than_a_run_is_met_long_before_the_last_turn() -> None:
+    numel, part = 1_000_000, range(500_100, 500_400)
+    met = [turn for turn in range(1, turns(numel) + 1) if np.isin(positions(numel, turn=turn), part).any()]
+    assert met[0] < 40
+    assert turns(numel) > 200
+
+
+def test_a_small_tensor_is_read_whole_in_every_turn() -> None:
+    assert 0 == turns(4096)
+    assert (positions(4096, turn=7) == np.arange(4096)).all()
+
+
+@pytest.mark.parametrize("turn", [1, 2, 9])
+def test_a_turn_reads_the_same_elements_of_any_layout_of_memory(turn: int) -> None:
+    whole = torch.arange(2 * 40_000.0)
+    for tensor in (whole[:40_000], whole[40_000:], whole.view(2, 40_000).t()[:20_000]):
+        layout = Slices([tensor])
+        buffer = Buffer(layout)
+        layout.copy([tensor], buffer, turn)
+        chosen = torch.from_numpy(positions(tensor.numel(), turn=turn))
+        assert tensor.reshape(-1)[chosen].tolist() == buffer.places[0].reshape(-1).tolist()
 
 
 def test_buffers_of_any_number_of_tensors_keep_within_the_limit() -> None:

@@ -35,6 +35,10 @@ REPEAT_STEPS = 100
 MAX_BAD_READINGS = 50
 """Readings of all weights in a run that tell whether gradients with NaN or Inf reached the weights."""
 
+EVERYWHERE = 0.02
+"""Share of a weight from which a part of it is met in each turn: the runs of elements that are read lie every 256th of
+it."""
+
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "sum")
 """Names of the moments of torch's optimizers. An optimizer of the program may begin another one with Inf, such as a
 minimum."""
@@ -51,15 +55,26 @@ class NonfiniteWeights:
         self._loss_was_bad = False
         self._finite: int | None = None
         self._bad_readings = 0
-        self._were_finite: set[int] = set()
+        self._finite_turns: dict[int, int] = {}
+        """Weight -> turn of its last finite reading; 0 if it is read whole."""
+        self._turns: dict[int, tuple[int, int]] = {}
+        """Weight of which a part is read -> the turn of its reading, and the elements of the part."""
+        self._held: dict[int, int] = {}
+        """Optimizer -> the turn in which a weight was not finite. The next turn would look like a recovery."""
         self._intended: set[int] = set()
         self._intended_moments: set[tuple[int, str]] = set()
         self._known_moments: set[tuple[int, str]] = set()
         self._reported: dict[str, tuple[list[Any], int]] = {}
 
+    def held_turn(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """Returns the turn in which the next weights of an optimizer are read, None for any."""
+        return self._held.get(id(optimizer))
+
     def finish(self, row: Row, parts: list[Part]) -> None:
+        self._turns = {index: turn for part in parts for index, turn in part.partial()}
         if row.stats:
-            self._sampled(row)
+            bad = self._sampled(row)
+            self._hold(parts, bad)
         if parts:
             self._moments(row, parts)
         if "weights_looked" in row.raw:
@@ -71,30 +86,50 @@ class NonfiniteWeights:
         if self._loss_was_bad or not math.isfinite((row.loss or 0.0) + norm):
             self._read_if_bad(row)
 
-    def _sampled(self, row: Row) -> None:
+    def _hold(self, parts: list[Part], bad: list[int]) -> None:
+        for part in parts:
+            if self._turns.keys() & set(bad) & set(part.indices.tolist()):
+                self._held[part.optimizer] = part.turn
+            elif self._held.get(part.optimizer) == part.turn:
+                del self._held[part.optimizer]
+
+    def _sampled(self, row: Row) -> list[int]:
+        """Reports the weights of which a sampled element is not finite, and returns them."""
         bad, elements = [], 0
         infinite = {
             int(index) for indices, norms in row.stats.get("weight.norm", ()) for index in indices[np.isinf(norms)]
         }
         for indices, numbers in row.stats.get("weight.nonfinite", ()):
             suspect = numbers > 0
-            self._were_finite.update(indices[~suspect].tolist())
             for index, count in zip(indices[suspect].tolist(), numbers[suspect].tolist(), strict=True):
-                if not self._is_intended(row, index, index in infinite):
+                if not self._is_intended(row, index, int(count), index in infinite):
                     bad.append(index)
                     elements += int(count)
         if bad:
             self._weights(row, sorted(bad), elements)
         elif "weight.nonfinite" in row.stats:
             self._finite = row.step
+        for indices, numbers in row.stats.get("weight.nonfinite", ()):
+            self._finite_turns.update((index, self._turn(index)) for index in indices[numbers == 0].tolist())
+        return bad
 
-    def _is_intended(self, row: Row, index: int, is_infinite: bool) -> bool:
+    def _turn(self, index: int) -> int:
+        return self._turns.get(index, (0, 0))[0]
+
+    def _is_intended(self, row: Row, index: int, count: int, is_infinite: bool) -> bool:
         """Whether a weight has Inf and no NaN since its first reading and gives finite losses, as a mask does."""
-        if index in self._were_finite or not is_infinite:
+        if self._was_finite(index, count) or not is_infinite:
             return False
         if not self._loss_was_bad and math.isfinite(row.loss or 0.0):
             self._intended.add(index)
         return index in self._intended
+
+    def _was_finite(self, index: int, count: int) -> bool:
+        """Whether these elements were finite, or others of the weight, in which a part this large would have shown."""
+        finite = self._finite_turns.get(index)
+        if finite is None:
+            return False
+        return finite == self._turn(index) or count >= EVERYWHERE * self._turns[index][1]
 
     def _moments(self, row: Row, parts: list[Part]) -> None:
         bad: list[tuple[int, str, int]] = []

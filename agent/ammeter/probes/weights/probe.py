@@ -118,7 +118,8 @@ class Weights:
         """
         self._copies.read(self._session.row)
         self._buffers.sample(self._session.row)
-        self._reader(optimizer).before(optimizer, is_second=is_second, gradients_exist=gradients_exist)
+        held = self._nonfinite.held_turn(optimizer)
+        self._reader(optimizer).before(optimizer, is_second=is_second, gradients_exist=gradients_exist, held=held)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         spent = self._open.pop(id(optimizer), None)

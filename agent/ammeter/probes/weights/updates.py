@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 Flags = npt.NDArray[np.bool_]
 
+READINGS_PER_TURN = 16
+"""Consecutive readings of the same elements, when each step is read. Gradients of different elements do not compare, so
+one agreement in 16 is missing."""
+
 NORMS = [STATISTICS.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
 
 
@@ -42,6 +46,7 @@ class Part:
         rates: (number of parameters, learning rate) of each parameter group.
         at: the tensors' positions among the optimizer's parameters.
         agreeing: whether `earlier` holds the gradients of the previous step.
+        turn: selects the elements of large tensors.
         moment: name of the optimizer's state that was also read.
         moment_table: its non-finite elements per block.
     """
@@ -54,8 +59,15 @@ class Part:
     rates: list[tuple[int, float | async_copy.Transfer]]
     at: npt.NDArray[np.int64]
     agreeing: bool
+    turn: int = 0
     moment: str = ""
     moment_table: async_copy.Transfer | None = None
+
+    def partial(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yields (tensor, (turn, elements read)) of the tensors of which a part is read."""
+        for index, numel, size in zip(self.indices.tolist(), self.slices.numels, self.slices.sizes, strict=True):
+            if size < numel:
+                yield index, (self.turn, size)
 
     def transfers(self) -> Iterator[async_copy.Transfer]:
         yield self.table
@@ -110,26 +122,47 @@ class Updates:
         self._fit: list[Any] = []
         self._lanes: list[_Lane] = []
         self._agreeing = self._gradients_are_due = False
+        self._turn = self._readings_of_turn = 0
         self._readings = 0
         self._make_lanes(self._weights(optimizer)[0])
 
-    def before(self, optimizer: torch.optim.Optimizer, *, is_second: bool, gradients_exist: bool = True) -> None:
+    def before(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        is_second: bool,
+        gradients_exist: bool = True,
+        held: int | None = None,
+    ) -> None:
         """Reads the weights before a step, and the gradients if they exist.
 
         Args:
             is_second: whether the last reading was of the previous step.
+            held: the turn to stay in or to return to, because a weight in it was not finite.
             gradients_exist: whether the gradients of this step exist; otherwise a closure computes them and after()
                 reads them.
         """
         weights, _ = self._weights(optimizer)
         parameters = self._watched.parameters(optimizer)[0]
-        self._agreeing = not self._make_lanes(weights) and is_second
+        is_next = not self._make_lanes(weights) and is_second
+        self._agreeing = is_next and (
+            held == self._turn or (held is None and self._readings_of_turn < READINGS_PER_TURN)
+        )
+        self._take_turn(held)
         for lane in self._lanes:
             lane.gradient, lane.earlier = lane.earlier, lane.gradient
-            lane.slices.copy([weights[at] for at in lane.at], lane.before)
+            lane.slices.copy([weights[at] for at in lane.at], lane.before, self._turn)
             if gradients_exist:
-                _copy_gradients(lane, parameters)
+                _copy_gradients(lane, parameters, self._turn)
         self._gradients_are_due = not gradients_exist
+
+    def _take_turn(self, held: int | None) -> None:
+        """Turns to other elements, unless the gradients of this reading are compared with those of the last one."""
+        if self._agreeing:
+            self._readings_of_turn += 1
+            return
+        self._turn = self._turn + (self._readings_of_turn > 0) if held is None else held
+        self._readings_of_turn = 1
 
     def spare(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[int], Slices, Buffer]]:
         """Yields (positions of parameters, slices, buffer) of each device.
@@ -147,13 +180,13 @@ class Updates:
         if self._gradients_are_due:
             parameters = self._watched.parameters(optimizer)[0]
             for lane in self._lanes:
-                _copy_gradients(lane, parameters)
+                _copy_gradients(lane, parameters, self._turn)
         return [self._part(optimizer, lane, weights, indices) for lane in self._lanes]
 
     def _part(
         self, optimizer: torch.optim.Optimizer, lane: _Lane, weights: list[torch.Tensor | None], indices: list[int]
     ) -> Part:
-        lane.slices.copy([weights[at] for at in lane.at], lane.after)
+        lane.slices.copy([weights[at] for at in lane.at], lane.after, self._turn)
         table = slices.compare(lane.before, lane.after, lane.gradient, lane.earlier, lane.flags)
         part = Part(
             optimizer=id(optimizer),
@@ -164,6 +197,7 @@ class Updates:
             rates=_rates(optimizer),
             at=np.array(lane.at, np.int64),
             agreeing=self._agreeing,
+            turn=self._turn,
         )
         self._read_moment(optimizer, lane, part)
         return part
@@ -178,7 +212,8 @@ class Updates:
         self._readings += 1
         part.moment = str(names[self._readings % len(names)])
         moments = [state.get(part.moment) for state in states]
-        lane.slices.copy([readable(moment) if _is_moment(moment) else None for moment in moments], lane.before)
+        numbers = [readable(moment) if _is_moment(moment) else None for moment in moments]
+        lane.slices.copy(numbers, lane.before, self._turn)
         part.moment_table = async_copy.of(slices.nonfinite(lane.before, lane.flags))
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor | None], list[int]]:
@@ -212,10 +247,10 @@ def fit_of(weights: Sequence[torch.Tensor | None]) -> list[Any]:
     return [None if weight is None else (weight.numel(), weight.dtype, weight.device) for weight in weights]
 
 
-def _copy_gradients(lane: _Lane, parameters: list[torch.Tensor]) -> None:
+def _copy_gradients(lane: _Lane, parameters: list[torch.Tensor], turn: int) -> None:
     gradients = [_readable_gradient(parameters[at]) for at in lane.at]
     lane.has_gradient = np.array([gradient is not None for gradient in gradients])
-    lane.slices.copy(gradients, lane.gradient)
+    lane.slices.copy(gradients, lane.gradient, turn)
 
 
 def _readable_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

@@ -11,8 +11,9 @@ import torch
 import ammeter
 from ammeter.recording.schedule import budget as schedule
 from ammeter.recording.schedule.bucket import Bucket
+from ammeter.tensors.slices import positions
 from ammeter.wire.frames import Steps
-from tests.agent.training import Model, Recipe, events, stream, train
+from tests.agent.training import Model, Recipe, events, stream, train, watching
 
 
 def _poison(at: int, name: str = "middle.weight", count: int = 5, value: float = math.nan) -> Recipe:
@@ -140,3 +141,44 @@ def test_moments_that_overflow_are_named_although_the_weights_stay_finite(kind: 
     found = events(stream(run.id, tmp_path)[1], "moments.nonfinite")
     assert [{"tensors": [f"last.bias.{moment}"], "count": 1, "elements": 1}] == [event.data for event in found]
     assert found[0].step in (2, 3)
+
+
+HIDDEN = 5030
+"""An element of the embedding that the first turn does not read."""
+
+
+class Words(torch.nn.Module):
+    """A large vocabulary, of which a batch uses a few words, and logits of which some are forbidden by -Inf."""
+
+    def __init__(self, *, forbids: bool) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(4500, 2)
+        self.head = torch.nn.Linear(2, 4500, bias=False)
+        self.forbidden = torch.nn.Parameter(torch.zeros(4500))
+        if forbids:
+            self.forbidden.data[[2294, 2311]] = -torch.inf
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.embed(tokens)) + self.forbidden
+        return torch.nn.functional.cross_entropy(logits, tokens)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_nan_that_the_loss_does_not_show_is_met_in_one_of_the_turns(breaks: bool, tmp_path: Path) -> None:
+    """The -Inf of the program, of which some are met in later turns only, are no fault."""
+    assert not {2294, 2311} & set(positions(4500).tolist())
+    assert HIDDEN not in positions(9000).tolist()
+    torch.manual_seed(0)
+    model = Words(forbids=not breaks)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(tmp_path, model, optimizer, preset="full") as seen:
+        for step in range(220):
+            if breaks and step == 5:
+                model.embed.weight.data.view(-1)[HIDDEN] = math.nan
+            optimizer.zero_grad()
+            model(torch.randint(100, (8,))).backward()
+            optimizer.step()
+    found = seen.findings()
+    assert breaks == ("nonfinite-weights" in found)
+    if breaks:
+        assert ("embed.weight", True) == (found["nonfinite-weights"].tensor, found["nonfinite-weights"].active)

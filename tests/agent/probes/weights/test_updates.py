@@ -13,6 +13,7 @@ import torch
 import torch.distributed.fsdp
 
 import ammeter
+from ammeter.probes.weights.updates import READINGS_PER_TURN
 from ammeter.wire.columns import View, measured
 from tests.agent.probes.weights.reference import MODELS, OPTIMIZERS, compare, equal, every_step, follow
 from tests.agent.training import Model, events, stream
@@ -109,6 +110,35 @@ def test_an_update_of_one_element_in_a_large_tensor_is_in_its_place(tmp_path: Pa
     rows, _ = stream(run.id, tmp_path)
     assert [1.0, 0.0] == rows.stat("update.lost")[:, 0].tolist()
     assert 60_000 / 60_010 == pytest.approx(float(rows.scalar("lost_updates")[0]))
+
+
+def _restored(tmp_path: Path, part: slice, steps: int) -> View:
+    """Trains a large weight, a part of which the program puts back after each step."""
+    weight = torch.nn.Parameter(torch.ones(60_000))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    run = ammeter.watch(torch.nn.ParameterList([weight]), optimizer, dir=tmp_path)
+    every_step(run)
+    kept = weight.detach()[part].clone()
+    optimizer.register_step_post_hook(lambda *_: weight.data[part].copy_(kept))
+    for _ in range(steps):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    run.close()
+    return stream(run.id, tmp_path)[0]
+
+
+def test_a_small_part_that_no_step_changes_is_met_in_one_of_the_turns(tmp_path: Path) -> None:
+    rows = _restored(tmp_path, slice(30_100, 30_180), READINGS_PER_TURN * 16)
+    lost = rows.stat("update.lost")[0]
+    assert 0 == lost[0]
+    assert 0 < lost.max() < 0.05
+    assert len(rows) == np.isfinite(lost).sum()
+
+
+def test_only_a_change_of_turns_has_no_agreement_of_gradients(tmp_path: Path) -> None:
+    rows = _restored(tmp_path, slice(0, 1), 3 * READINGS_PER_TURN)
+    missing = [step for step in range(len(rows)) if not measured(rows.scalar("grad_agreement")[step : step + 1])[0]]
+    assert [0, READINGS_PER_TURN, 2 * READINGS_PER_TURN] == missing
 
 
 def _sparse(parameters: Any) -> Any:

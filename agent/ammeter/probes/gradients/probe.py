@@ -11,6 +11,7 @@ import torch
 
 from ammeter.probes.gradients.columns import FLOAT32_MAX, fill
 from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, emit_spectrum
+from ammeter.probes.gradients.exponents import ExponentReader, ExponentReading, emit
 from ammeter.probes.gradients.reading import GradientReader, GradientReading, Indices
 from ammeter.probes.gradients.unscaled_by_hand import UnscaledByHand
 from ammeter.recording.schedule.bucket import clocks, cost_since
@@ -34,6 +35,7 @@ class Gradients:
         self._session = session
         self._nonfinite = NonfiniteEvents(session.watched)
         self._reader = GradientReader(self._may_count, self._takes_spectrum)
+        self._exponents = ExponentReader(session.watched)
         self._by_hand = UnscaledByHand(session)
         self._unknown: set[int] = set()
         """Optimizers that had gradients when watching began, until they receive new ones.
@@ -114,6 +116,7 @@ class Gradients:
         if _is_complete(row) or not squares < math.inf:
             row.scalars["grad_norm"] = min(math.sqrt(squares), FLOAT32_MAX) if squares < math.inf else squares
         emit_spectrum(row, readings)
+        self._emit_exponents(row)
         self._nonfinite.emit(row, sorted(nonfinite), sorted(known))
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
@@ -234,14 +237,25 @@ class Gradients:
         scale: async_copy.Transfer,
         full: bool,
     ) -> None:
-        readings = row.raw.setdefault("gradients", [])
-        for reading in self._reader.read(optimizer, indices, grads, scale, full):
+        readings = list(self._reader.read(optimizer, indices, grads, scale, full))
+        for reading in readings:
             if reading.has_nonfinite:
                 row.urgent = True
                 self._session.own_scale.overflowed(optimizer)
-            readings.append(reading)
+            row.raw.setdefault("gradients", []).append(reading)
             for transfer in reading.transfers():
                 row.later("gradients", transfer)
+        if all(reading.is_full for reading in readings):
+            for copied in self._exponents.read(optimizer, dict(zip(indices.tolist(), grads, strict=True)), readings):
+                row.raw.setdefault("exponents", []).append(copied)
+                row.later("gradients", copied.values)
+
+    def _emit_exponents(self, row: Row) -> None:
+        readings: list[ExponentReading] | None = row.raw.get("exponents")
+        if readings:
+            began = clocks()
+            emit(row, readings, self._session.watched.tensors)
+            self._session.governor.full.charge(cost_since(began))
 
     def _may_count(self) -> bool:
         """Whether non-finite elements may be counted: in the first bad steps, then as the governor allows."""

@@ -147,6 +147,12 @@ class Bucket:
             self._level, self._withheld, self._withheld_until = 0.0, self._withheld + self._level, 2 * self._age
         self._settle()
 
+    def charge(self, cost: Cost) -> None:
+        """Charges further work on a reading, which is done one or more steps later and not for every reading."""
+        self._level -= cost.cpu
+        self.wall_seconds += cost.wall
+        self._settle()
+
     def spend_on_device(self, seconds: float) -> None:
         """Charges device time of a reading, which is known one or more steps later."""
         self.device_cost = seconds if self.device_cost == 0 else 0.7 * self.device_cost + 0.3 * seconds

@@ -1,0 +1,113 @@
+"""One reading of a tensor's exponents, as an event contains it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from ammeter.whatif.cells import CELLS, HIGHEST, LOWEST, PER_EXPONENT
+from ammeter.whatif.formats import Edge
+
+MAX_COUNTS = (HIGHEST - LOWEST + 1) * PER_EXPONENT
+MAX_COUNT = 2**53
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The elements that were read of one tensor in one step.
+
+    Attributes:
+        scale: the factor by which they were multiplied.
+        lowest: the exponent of the first counts.
+        counts: PER_EXPONENT numbers for each exponent.
+        absmax: the largest finite magnitude, multiplied by the scale.
+        elements: the number of elements of the tensor, of which some may not have been read.
+    """
+
+    step: int
+    scale: float
+    lowest: int
+    counts: tuple[int, ...]
+    zeros: int
+    nonfinite: int
+    absmax: float
+    elements: int
+
+    @property
+    def nonzero(self) -> int:
+        """Elements that are finite and not zero."""
+        return self._sums[-1]
+
+    @property
+    def read(self) -> int:
+        return self.nonzero + self.zeros + self.nonfinite
+
+    def below(self, edge: Edge, scale: float) -> float:
+        """Returns the number of nonzero elements below a limit, if they were multiplied by `scale`.
+
+        A limit inside a cell (see cells.py) divides it as if the density of its elements over the logarithm of their
+        size were a straight line, with the slope that the exponents beside it have.
+        """
+        value = edge.value * (self.scale / scale)
+        if not 0 < value < math.inf:
+            return 0.0 if value == 0 else float(self.nonzero)
+        mantissa, exponent = math.frexp(value)
+        inside = Edge(2 * mantissa, edge.is_below)
+        cell = bisect_right(CELLS, inside) - 1
+        place = (exponent - 1 - self.lowest) * PER_EXPONENT + cell
+        if place < 0:
+            return 0.0
+        if place >= len(self.counts):
+            return float(self.nonzero)
+        if not self.counts[place] or CELLS[cell] == inside:
+            return float(self._sums[place])
+        return self._sums[place] + _part(cell, inside, self._slope(place // PER_EXPONENT)) * self.counts[place]
+
+    def _slope(self, row: int) -> float:
+        """Returns the relative change of the density from one end of an exponent to the other, halved."""
+        before, here, after = (self._total(row + offset) for offset in (-1, 0, 1))
+        return (after - before) / (4 * here)
+
+    def _total(self, row: int) -> int:
+        """Returns the elements of an exponent, by its place in the counts."""
+        return sum(self.counts[row * PER_EXPONENT : (row + 1) * PER_EXPONENT]) if row >= 0 else 0
+
+    @cached_property
+    def _sums(self) -> list[int]:
+        """Elements before each cell, then all."""
+        return [0, *accumulate(self.counts)]
+
+
+def histogram_of(step: int, scale: Any, data: Any) -> tuple[str, Histogram] | None:
+    """Returns (tensor, histogram) of an entry of an event; None if it is malformed."""
+    if not isinstance(data, Mapping) or not _is_number(scale) or not 0 < scale < math.inf:
+        return None
+    name, lowest, counts, absmax = (data.get(key) for key in ("tensor", "lowest", "counts", "absmax"))
+    if not isinstance(name, str) or not isinstance(lowest, int) or not LOWEST <= lowest <= HIGHEST:
+        return None
+    if not isinstance(counts, list) or len(counts) % PER_EXPONENT or len(counts) > MAX_COUNTS:
+        return None
+    numbers = [*counts, data.get("zeros"), data.get("nonfinite"), data.get("elements")]
+    if not all(isinstance(number, int) and 0 <= number < MAX_COUNT for number in numbers):
+        return None
+    if not _is_number(absmax) or not 0 <= absmax < math.inf:
+        return None
+    return name, Histogram(step, float(scale), lowest, tuple(counts), *numbers[-3:-1], float(absmax), numbers[-1])
+
+
+def _part(cell: int, edge: Edge, slope: float) -> float:
+    """Returns the part of a cell below a limit inside it."""
+    low = CELLS[cell].value
+    width = math.log2((CELLS[cell + 1].value if cell + 1 < PER_EXPONENT else 2.0) / low)
+    part = math.log2(edge.value / low) / width
+    tilt = max(-1.0, min(slope * width, 1.0))
+    return part - tilt * part * (1 - part)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

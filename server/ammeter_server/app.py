@@ -21,6 +21,7 @@ from ammeter_server.api import (
     runs,
     series,
     tensors,
+    what_if,
 )
 from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
 from ammeter_server.auth.reader_limits import ReaderLimits
@@ -93,6 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
         heatmap,
         tensors,
         histogram,
+        what_if,
         compare,
         incidents,
         live,

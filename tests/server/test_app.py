@@ -87,6 +87,7 @@ def test_a_database_of_another_shape_is_not_ready(tmp_path: Path) -> None:
         "GET /api/v1/runs/{run}/incidents",
         "GET /api/v1/runs/{run}/live",
         "GET /api/v1/runs/{run}/spectrum",
+        "GET /api/v1/runs/{run}/what-if",
         "GET /api/v1/runs/{run}/tensors/matrix",
         "GET /api/v1/runs/{run}/compare/{baseline}",
         "POST /api/v1/runs/{run}/streams/{stream}/frames",

@@ -12,7 +12,10 @@ from ammeter.environment.settings import settings
 from ammeter.journal.find import NoJournal, find_runs, streams_in, views
 from ammeter.report import terminal
 from ammeter.report.diagnosis import Report, diagnose
+from ammeter.report.terminal import forecasts
+from ammeter.report.what_if import what_if
 from ammeter.verdicts import silence
+from ammeter.whatif.question import Question, question_of
 from ammeter.wire import columns, printable
 
 EXIT_OK, EXIT_NO_JOURNAL, EXIT_PAGE = 0, 2, 3
@@ -27,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         runs = find_runs(given.path, every=given.all)
         reports = [diagnose(run, given.baseline, silence.names(given.silence)) for run in runs]
+        answers = [what_if(run, given.what_if) if given.what_if else None for run in runs]
         if given.postmortem is not None:
             _write_postmortems(given.postmortem, runs, reports)
     except (NoJournal, columns.BadBlock, OSError) as error:
@@ -37,11 +41,16 @@ def main(argv: Sequence[str]) -> int:
             f"ammeter report: {given.baseline!r} is this run itself; name another run to compare with", file=sys.stderr
         )
     if given.json:
-        documents = [report.as_json() for report in reports]
+        documents = [
+            report.as_json() | ({"what_if": found.as_json()} if found else {})
+            for report, found in zip(reports, answers, strict=True)
+        ]
         print(printable.json({"items": documents} if given.all else documents[0]))
     elif given.postmortem is None:
-        for report in reports:
+        for report, found in zip(reports, answers, strict=True):
             terminal.show(report)
+            if found:
+                forecasts.show(found)
     return EXIT_PAGE if any(report.paged for report in reports) else EXIT_OK
 
 
@@ -78,6 +87,15 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="write a Markdown document for an incident review; - or nothing for standard output",
     )
+    parser.add_argument(
+        "--what-if",
+        nargs="?",
+        const="float16",
+        type=_question,
+        metavar="FORMAT@SCALE",
+        help="what each tensor would lose in another format or at another scale: float16@2^10, float8_e4m3fn@best, "
+        "weight:float8_e5m2@best; default: float16 at the recorded scale",
+    )
     add_silence(parser, "list this verdict only as silenced")
     parser.add_argument("--all", action="store_true", help="report every run in the folder, oldest first")
     return parser.parse_args(argv)
@@ -86,6 +104,14 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def add_silence(parser: argparse.ArgumentParser, effect: str) -> None:
     """Adds the option --silence of a command that diagnoses a run."""
     parser.add_argument("--silence", action="append", default=[], type=_verdict_ids, metavar="VERDICT", help=effect)
+
+
+def _question(text: str) -> Question:
+    """Argument type for --what-if."""
+    try:
+        return question_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _verdict_ids(text: str) -> str:

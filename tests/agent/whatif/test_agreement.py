@@ -61,7 +61,7 @@ def test_shares_are_those_of_the_same_gradients_when_they_are_cast(
 def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
     tmp_path: Path, kind: str, width: int, precision: str, scale: float, seed: int
 ) -> None:
-    """Two runs differ by rounding, so that one element of a small tensor may be on the other side of a limit."""
+    """Two runs differ by rounding: two elements of a small tensor may be on the other side of a limit."""
     run = train(tmp_path / "recorded", kind, width, seed, precision, scale)
     too_far = []
     for other in (2.0**-6, 2.0**-2, 2.0**2, 2.0**6, 2.0**11, 2.0**16):
@@ -72,7 +72,7 @@ def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
             if found:
                 small = chosen < 2.0**-14
                 expected = share(~torch.isfinite(chosen)), share(small & (chosen > 0)), share(chosen == 0)
-                if difference(expected, found) > max(TOLERANCE, 1.01 / chosen.numel()):
+                if difference(expected, found) > max(TOLERANCE, 2.01 / chosen.numel()):
                     too_far.append((step, name, other, expected, found))
     assert [] == too_far
 

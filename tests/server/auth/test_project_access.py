@@ -50,6 +50,7 @@ PATHS = (
     "/api/v1/runs/{run}/tensors",
     "/api/v1/runs/{run}/tensors/matrix",
     "/api/v1/runs/{run}/spectrum",
+    "/api/v1/runs/{run}/what-if",
     "/api/v1/runs/{run}/events",
     "/api/v1/runs/{run}/incidents",
     "/api/v1/runs/{run}/live",

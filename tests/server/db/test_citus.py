@@ -174,7 +174,7 @@ def test_a_judgement_is_of_one_run_but_for_what_is_counted_for_the_fleet(store: 
     ]
 
 
-OF_TENSORS = ("/series?names=loss,grad.norm:head.weight", "/tensors", "/tensors/matrix", "/spectrum")
+OF_TENSORS = ("/series?names=loss,grad.norm:head.weight", "/tensors", "/tensors/matrix", "/spectrum", "/what-if")
 PAGE = ("", *OF_TENSORS, "/events", "/incidents")
 
 

@@ -25,6 +25,7 @@ PATHS = (
     "/api/v1/runs/{run}/tensors",
     "/api/v1/runs/{run}/tensors/matrix",
     "/api/v1/runs/{run}/spectrum",
+    "/api/v1/runs/{run}/what-if",
     "/api/v1/runs/{run}/series?names=loss",
     "/api/v1/runs/{run}/compare/{run}",
 )

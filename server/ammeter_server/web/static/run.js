@@ -10,12 +10,14 @@ import { Heat } from "./heat.js";
 import { showIncidents } from "./incidents.js";
 import { follow, poll } from "./live.js";
 import { showTensors } from "./tensors.js";
+import { WhatIf } from "./whatif.js";
 
 const place = document.getElementById("run");
 const id = place.dataset.run;
 const charts = new Charts(document.getElementById("charts"), id);
 const heat = new Heat(document.getElementById("heat"), id, charts);
 const exponents = new Exponents(document.getElementById("exponents"), id, charts);
+const whatIf = new WhatIf(document.getElementById("what-if"), id, charts);
 let lastProgress = "";
 let turnsUntilSlow = 0;
 let missing = false;
@@ -50,6 +52,7 @@ async function load() {
 function showPictures() {
   heat.follow(run);
   exponents.follow(run);
+  whatIf.follow();
 }
 
 // A null member has not changed.

@@ -66,8 +66,8 @@ def test_each_tensor_has_its_shares_and_the_narrowest_format(browser: webdriver.
     assert "Of 4 tensors: 1 down to FP8 e4m3fn, 1 down to FP8 e5m2, 1 down to float16" in page
     assert ["head.weight", "blocks.0.mlp.fc.weight", "embed.weight", "unused.bias"] == names(browser)
     head, _, embed, unused = (element.text.split("\n") for element in found(browser, ROWS))
-    assert ["head.weight", "2¹⁰ 0 % 26 % 7.9 % float16", "at 2¹⁴"] == head
-    assert ["embed.weight", "2¹⁰ 0 % 0 % 0 % FP8 e4m3fn", "at 2¹⁷"] == embed
+    assert ["head.weight", "2¹⁰ 0 % 26 % 7.9 % float16 at 2¹⁴"] == head
+    assert ["embed.weight", "2¹⁰ 0 % 0 % 0 % FP8 e4m3fn at 2¹⁷"] == embed
     assert ["unused.bias", "– – – – only zeros were read"] == unused
     assert {"normal": 25 / 38, "subnormal": 10 / 38, "flushed": 3 / 38} == pytest.approx(widths(browser, 0), abs=0.02)
     assert "from readings at steps 30 to 30" in page

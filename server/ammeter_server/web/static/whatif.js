@@ -81,7 +81,7 @@ function row(item) {
   const { name, scale: factor, overflow, subnormal, flushed, margin } = item;
   const cell = (value, limit, kind, wide = "") => make("td", { class: `num ${wide}${value > limit ? kind : ""}`, title: margin >= MIN_MARGIN ? `few elements were read: ±${share(margin)}` : null }, share(value), margin >= MIN_MARGIN ? make("span", { class: "under" }, `±${share(margin)}`) : null);
   return make("tr", {}, make("th", { scope: "row", class: "code" }, make("bdi", {}, name)), make("td", { class: "strip" }, strip(item)), make("td", { class: "num" }, scale(factor)),
-    cell(overflow, MAX_LOST, "bad"), cell(subnormal, 0.3, "warn", "wide "), cell(flushed, MAX_LOST, "bad"), make("td", {}, ...recommendation(item)));
+    cell(overflow, MAX_LOST, "bad"), cell(subnormal, 0.3, "warn", "wide "), cell(flushed, MAX_LOST, "bad"), make("td", { class: "down" }, ...recommendation(item)));
 }
 
 // The numbers are in the other columns. Styles are set one by one, because the page forbids style attributes.
@@ -99,7 +99,7 @@ function strip({ overflow, subnormal, flushed }) {
 
 function recommendation({ formats, recommended, undecided }) {
   const found = formats.find(({ format }) => format === recommended);
-  if (found) return [FORMATS[found.format], make("span", { class: "under" }, `at ${scale(found.scale)}`)];
+  if (found) return [`${FORMATS[found.format]} `, make("span", { class: "quiet" }, `at ${scale(found.scale)}`)];
   if (!formats.length) return [make("span", { class: "quiet" }, "only zeros were read")];
   return [make("span", { class: "quiet" }, undecided ? "too few elements read" : "float32")];
 }

@@ -25,6 +25,9 @@ PRECISIONS = [("float32", 1.0), ("bfloat16", 1.0), ("float16", 2.0**8), ("float1
 MIN_ELEMENTS = 1000
 """Elements from which on a ratio of scales that is no power of two keeps the tolerance: a limit is inside a cell."""
 
+LAST_COMPARED_STEP = 5
+"""Of two runs with different scales."""
+
 SCALES = [2.0**exponent for exponent in range(-8, 30, 3)]
 
 
@@ -61,12 +64,15 @@ def test_shares_are_those_of_the_same_gradients_when_they_are_cast(
 def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
     tmp_path: Path, kind: str, width: int, precision: str, scale: float, seed: int
 ) -> None:
-    """Two runs differ by rounding: two elements of a small tensor may be on the other side of a limit."""
+    """Two runs differ by rounding: two elements of a small tensor may be on the other side of a limit.
+
+    After more steps, their weights differ, because they were trained with what each has left of its gradients.
+    """
     run = train(tmp_path / "recorded", kind, width, seed, precision, scale)
     too_far = []
     for other in (2.0**-6, 2.0**-2, 2.0**2, 2.0**6, 2.0**11, 2.0**16):
         real = train(tmp_path / str(other), kind, width, seed, "float16", other).gradients
-        for step, name, histogram in run.readings:
+        for step, name, histogram in [reading for reading in run.readings if reading[0] <= LAST_COMPARED_STEP]:
             found = shares([histogram], FORMATS["float16"], other)
             chosen = real[step][name][run.gradients[step][name] != 0].abs()
             if found:

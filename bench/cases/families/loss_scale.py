@@ -33,7 +33,7 @@ CASES = (
         "with a fused AdamW a skipped step counts as done, and the schedule moves on",
         ("scheduler-ahead",),
         (r"skipp", r"scale", r"scheduler"),
-        limitation="the wrapper of the library is rebuilt in ten lines",
+        limitation="ten lines stand for the library; a first scale of 2^32 stands for repeated overflows",
     ),
     Case(
         "intel/intel-extension-for-pytorch#814",

@@ -37,6 +37,13 @@ CASES = (
         (r"running|BatchNorm|statistic", r"restore|reset|load"),
     ),
     Case(
+        "pytorch/pytorch#115500",
+        "values/pytorch_115500.py",
+        "BatchNorm is NaN because autocast converts an input beyond 65504 to float16",
+        ("activation-overflow", "nonfinite-loss", "poisoned-buffers"),
+        (r"float16", r"65504|overflow", r"input|argument"),
+    ),
+    Case(
         "huggingface/trl#6668",
         "values/trl_6668.py",
         "loss 0.0: truncation leaves no label in the batch",

@@ -50,11 +50,13 @@ class Critic(nn.Module):
 
 
 critic = Critic()
+with torch.no_grad():
+    critic.fc2.weight.mul_(40)  # what a pretrained reward model brings with it
 engine = Engine(critic, torch.optim.AdamW(critic.parameters(), lr=1e-4), torch.bfloat16 if REPAIRED else torch.float16)
 for step in range(100):
     hidden, rewards = torch.randn(32, 64), torch.randn(32)
     if step >= 40:
-        hidden = hidden * 40000  # hidden states of the actor grow
+        hidden = hidden * 5000  # hidden states of the actor grow
     with torch.autocast("cpu", dtype=engine.dtype):
         values = critic(hidden).squeeze(-1)
         loss = 0.5 * (values.float() - rewards).square().mean()

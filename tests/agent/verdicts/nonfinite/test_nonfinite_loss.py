@@ -244,3 +244,12 @@ def test_an_input_beyond_float16_is_told_with_what_its_conversion_makes() -> Non
     assert "blocks.0.fc (AddmmBackward0, float16) received a NaN or Inf from outside its graph" in finding.cause
     assert "the model's argument x has values of up to 1e+05, and a conversion to float16 makes those" in finding.cause
     assert "Normalize or clamp the model's argument x below 65504" in finding.fix
+
+
+def test_an_input_that_is_read_in_a_later_step_is_told() -> None:
+    """The first forward pass of a run is not observed."""
+    bad = warm().bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
+    graph = {"confidence": "graph", "reason": "constant", "caller": "train.py:7", "op": "AddmmBackward0"}
+    later = born(bad, module="fc", absmax=0.5, **graph).bad(16384, last=5, loss=math.nan)
+    finding = found(born(later, module="fc", absmax=0.5, input="x", beyond_float16=1e5, since=2, **graph))
+    assert "the model's argument x has values of up to 1e+05" in finding.cause

@@ -99,13 +99,15 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         return self.module or "the model's own code"
 
     def refines(self, other: NonfiniteOrigin) -> bool:
-        """Whether this origin, found later in the same series, names the module or the line that the other leaves open.
+        """Whether this later origin of the series names a module, line or input that the other leaves open.
 
         The graph of a loss names the module around an operator; hooks name the part of it that has the operator.
         """
         if other.kind != "forward" or self.kind != "forward":
             return False
         if self.line and not other.line and (self.op, self.behind) == (other.op, other.behind):
+            return True
+        if self.beyond >= 0 > other.beyond and (self.op, self.module) == (other.op, other.module):
             return True
         if not self.module or other.behind:
             return False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ammeter.verdicts import BY_ID
 from bench.cases.case import Case
 from bench.cases.scoring import HALF, MISSED, NAMED, Score
 from bench.common.tables import Row, markdown_table
@@ -64,8 +65,7 @@ def table(scored: Scored) -> list[Row]:
 def markdown(scored: Scored, command: str) -> str:
     """The document public_cases.md."""
     missed = [
-        f"- {case.thread}: expected {', '.join(case.verdicts)}; found {', '.join(score.findings) or 'nothing'}."
-        f"{_lacks(score)}"
+        f"- {case.thread}: expected {_expected(case)}; found {', '.join(score.findings) or 'nothing'}.{_lacks(score)}"
         for case, score in scored
         if score.result != NAMED
     ]
@@ -102,6 +102,11 @@ def write(scored: Scored, folder: Path, command: str) -> None:
     (folder / "public_cases.md").write_text(markdown(scored, command))
     plain = {"command": command, "figures": counts(scored), "scores": [score for _, score in scored]}
     (folder / "public_cases.json").write_text(json.dumps(msgspec.to_builtins(plain), indent=1) + "\n")
+
+
+def _expected(case: Case) -> str:
+    """The accepted verdicts; a thread may ask for one that Ammeter does not have."""
+    return " or ".join(verdict if verdict in BY_ID else f"{verdict} (no such verdict)" for verdict in case.verdicts)
 
 
 def _result(score: Score) -> str:

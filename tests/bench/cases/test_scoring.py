@@ -49,6 +49,12 @@ def test_a_program_without_a_report_and_a_repaired_one_that_fails_prove_nothing(
     assert "some output" in report.markdown([(CASE, trouble)], "make cases")
 
 
+def test_an_expected_verdict_that_ammeter_does_not_have_is_marked() -> None:
+    case = Case("a/b#3", "family/b_3.py", "wrong", ("scale-collapse", "not-yet-there"), ("x",))
+    text = report.markdown([(case, score(case, watched(), watched()))], "make cases")
+    assert "expected scale-collapse or not-yet-there (no such verdict); found nothing" in text
+
+
 def test_the_table_says_what_is_missing_from_the_text_and_from_the_program() -> None:
     case = Case("a/b#2", "family/b_2.py", "wrong", ("right",), ("never",), limitation="8 GPUs")
     text = report.markdown([(case, score(case, watched(finding("right")), watched()))], "make cases")

@@ -203,7 +203,7 @@ def _attention_gradients(
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of attention, for which torch has no formula."""
     if dropout:
-        raise NotImplementedError("dropout")
+        raise ArithmeticError("dropout has other masks when it runs again")
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = query @ key.mT * factor
     if attn_mask is not None:

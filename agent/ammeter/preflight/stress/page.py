@@ -112,7 +112,7 @@ def _summary(document: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) ->
         return "No sensitive operator was tried, so nothing is known of this model."
     spared = sum(row["breaks"] and not row["used"] for row in tried)
     aside = (
-        f" {spared} that are not used would fail: autocast on this {document['device']} avoids them." if spared else ""
+        f" {spared} unused rows would fail: on this {document['device']} they run in another dtype." if spared else ""
     )
     if not count:
         return f"All {len(tried)} rows hold, with room for operands {factor:g} times as large or small.{aside}"

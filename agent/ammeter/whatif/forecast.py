@@ -79,13 +79,15 @@ def shares(readings: Sequence[Histogram], target: Format, scale: float) -> Share
 def best_scale(readings: Sequence[Histogram], target: Format) -> float | None:
     """Returns the largest power of two at which the largest element, doubled, does not overflow.
 
-    A larger scale loses fewer small elements.
+    A larger scale loses fewer small elements. If there are none to lose, it is 1: the format needs no scale.
     """
     largest = max((reading.absmax / reading.scale for reading in readings), default=0.0)
     if not 0 < largest < math.inf:
         return None
     exponent = math.floor(math.log2(target.overflow.value) - math.log2(largest)) - RESERVE_BITS
-    return math.ldexp(1.0, max(-MAX_SCALE_EXPONENT, min(exponent, MAX_SCALE_EXPONENT)))
+    scale = math.ldexp(1.0, max(-MAX_SCALE_EXPONENT, min(exponent, MAX_SCALE_EXPONENT)))
+    unscaled = shares(readings, target, 1.0) if scale > 1 else None
+    return 1.0 if unscaled and unscaled.lost == unscaled.subnormal == 0 else scale
 
 
 def forecasts(readings: Sequence[Histogram]) -> list[Forecast]:

@@ -81,11 +81,18 @@ def test_several_readings_count_by_their_elements_and_their_own_scales() -> None
 @pytest.mark.parametrize("largest", [1e-12, 0.99, 1.0, 1.01, 3e4])
 def test_the_best_scale_is_the_largest_at_which_the_largest_element_can_double(name: str, largest: float) -> None:
     target = FORMATS[name]
-    scale = best_scale([histogram([largest, largest / 100])], target)
+    scale = best_scale([histogram([largest, min(largest, target.min_normal) / 4])], target)
     assert scale is not None
     assert math.frexp(scale)[0] == 0.5
     assert 2 * largest * scale <= target.overflow.value
     assert 4 * largest * scale > target.overflow.value or scale == 2.0**126
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_a_format_that_loses_nothing_needs_no_scale(name: str) -> None:
+    target = FORMATS[name]
+    assert 1.0 == best_scale([histogram([1.0, target.min_normal])], target)
+    assert 1.0 != best_scale([histogram([1.0, target.min_normal / 2])], target)
 
 
 def test_a_tensor_without_a_nonzero_element_has_no_forecast() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ammeter.whatif.cells import CELLS, HIGHEST, LOWEST, PER_EXPONENT
 from ammeter.whatif.formats import Edge
 
 MAX_COUNTS = (HIGHEST - LOWEST + 1) * PER_EXPONENT
-MAX_COUNT = 2**53
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True)
@@ -83,21 +86,37 @@ class Histogram:
         return [0, *accumulate(self.counts)]
 
 
+class _Entry(msgspec.Struct):
+    """A tensor in an event."""
+
+    tensor: str
+    elements: Count
+    lowest: Annotated[int, msgspec.Meta(ge=LOWEST, le=HIGHEST)]
+    counts: Annotated[list[Count], msgspec.Meta(max_length=MAX_COUNTS)]
+    zeros: Count
+    nonfinite: Count
+    absmax: Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+
+
 def histogram_of(step: int, scale: Any, data: Any) -> tuple[str, Histogram] | None:
     """Returns (tensor, histogram) of an entry of an event; None if it is malformed."""
-    if not isinstance(data, Mapping) or not _is_number(scale) or not 0 < scale < math.inf:
+    try:
+        factor = msgspec.convert(scale, Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)])
+        entry = msgspec.convert(data, _Entry)
+    except msgspec.ValidationError:
         return None
-    name, lowest, counts, absmax = (data.get(key) for key in ("tensor", "lowest", "counts", "absmax"))
-    if not isinstance(name, str) or not isinstance(lowest, int) or not LOWEST <= lowest <= HIGHEST:
+    if len(entry.counts) % PER_EXPONENT:
         return None
-    if not isinstance(counts, list) or len(counts) % PER_EXPONENT or len(counts) > MAX_COUNTS:
-        return None
-    numbers = [*counts, data.get("zeros"), data.get("nonfinite"), data.get("elements")]
-    if not all(isinstance(number, int) and 0 <= number < MAX_COUNT for number in numbers):
-        return None
-    if not _is_number(absmax) or not 0 <= absmax < math.inf:
-        return None
-    return name, Histogram(step, float(scale), lowest, tuple(counts), *numbers[-3:-1], float(absmax), numbers[-1])
+    return entry.tensor, Histogram(
+        step=step,
+        scale=factor,
+        lowest=entry.lowest,
+        counts=tuple(entry.counts),
+        zeros=entry.zeros,
+        nonfinite=entry.nonfinite,
+        absmax=entry.absmax,
+        elements=entry.elements,
+    )
 
 
 def _part(cell: int, edge: Edge, slope: float) -> float:
@@ -107,7 +126,3 @@ def _part(cell: int, edge: Edge, slope: float) -> float:
     part = math.log2(edge.value / low) / width
     tilt = max(-1.0, min(slope * width, 1.0))
     return part - tilt * part * (1 - part)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -208,3 +208,15 @@ def test_a_need_begins_anew() -> None:
 def test_a_bucket_that_can_pay_is_owed_nothing() -> None:
     assert not Bucket(0.005, need=Need(2, 100)).is_owed()
     assert not Bucket(0.0, 0.0, need=Need(2, 100)).is_owed()
+
+
+def test_later_work_on_a_reading_is_charged_and_is_no_reading_of_its_own() -> None:
+    bucket = Bucket(0.005, need=Need(1, 100))
+    bucket.spend(0.001)
+    bucket.spend(0.001)
+    bucket.charge(Cost(0.02, 0.03))
+    assert not bucket.fits
+    assert 0.001 == bucket.usual_cost
+    assert 0.032 == pytest.approx(bucket.wall_seconds)
+    bucket.earn(2.6)
+    assert bucket.fits

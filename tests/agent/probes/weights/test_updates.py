@@ -119,7 +119,11 @@ def _restored(tmp_path: Path, part: slice, steps: int) -> View:
     run = ammeter.watch(torch.nn.ParameterList([weight]), optimizer, dir=tmp_path)
     every_step(run)
     kept = weight.detach()[part].clone()
-    optimizer.register_step_post_hook(lambda *_: weight.data[part].copy_(kept))
+
+    def restore(*_: Any) -> None:
+        weight.data[part] = kept
+
+    optimizer.register_step_post_hook(restore)
     for _ in range(steps):
         weight.grad = torch.ones_like(weight)
         optimizer.step()

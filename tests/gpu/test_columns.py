@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from ammeter.whatif.cells import count
 from tests.agent.training import events, stream
 from tests.gpu.programs import Program, train
 
@@ -45,6 +46,28 @@ def test_norms_and_statistics_are_those_of_float64(device: str, precision: str, 
         read = ~np.isnan(found)
         assert read.any() or stat in ("grad.nans", "grad.infs"), stat
         np.testing.assert_allclose(found[read], wanted[read], rtol=1e-5, err_msg=stat)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_exponents_of_each_gradient_are_those_of_its_elements(device: str, precision: str, tmp_path: Path) -> None:
+    seen: list[dict[str, npt.NDArray[np.float32]]] = []
+
+    def see(step: int, model: torch.nn.Module) -> None:
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        seen.append(
+            {name: gradient.detach().float().cpu().clone().numpy().reshape(-1) for name, gradient in gradients.items()}
+        )
+
+    _, frames = stream(train(Program(precision), device, tmp_path, preset="full", see=see).run, tmp_path)
+    assert [] == events(frames, "probe.failed")
+    written = [event for event in events(frames, "tensor.exponents") if event.data["of"] == "gradient"]
+    assert written
+    for event in written:
+        for told in event.data["tensors"]:
+            gradient = seen[event.step][told["tensor"]]
+            (expected,) = count(gradient, [len(gradient)])
+            assert expected._asdict() == {key: told[key] for key in ("lowest", "counts", "zeros", "nonfinite")}
+            assert float(np.abs(gradient).max()) == pytest.approx(told["absmax"])
 
 
 @pytest.mark.parametrize("fused", [False, True])

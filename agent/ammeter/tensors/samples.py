@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ammeter.tensors.layout import in_one_piece
+from ammeter.tensors.layout import PLAIN_TYPES, in_one_piece
 
 MAX_TENSOR_ELEMENTS = 16_384
 """Maximum number of elements of a tensor without zeros. The standard error of a share is 0.4 percentage points."""
@@ -26,6 +26,9 @@ MAX_FACTOR = 8
 """Maximum factor by which more elements are copied because of zeros."""
 
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 class Sample(NamedTuple):
     """Elements of a tensor.
 
@@ -36,6 +39,11 @@ class Sample(NamedTuple):
 
     values: torch.Tensor
     elements: int
+
+
+def is_copyable(tensor: torch.Tensor) -> bool:
+    """Whether torch's own operators copy elements of this tensor, which may be a weight of any kind."""
+    return type(tensor) in PLAIN_TYPES and tensor.dtype in DTYPES
 
 
 def sampled_elements(elements: int) -> int:

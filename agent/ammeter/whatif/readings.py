@@ -24,12 +24,17 @@ class Readings:
         self._readings: dict[str, list[Histogram]] = {}
 
     def add(self, step: int, data: Mapping[str, Any]) -> None:
-        """Adds an event. Other kinds and malformed entries are ignored."""
+        """Adds an event.
+
+        Ignored are other kinds, malformed entries, and tensors with NaN or Inf: on a device, the agent cannot know that
+        it reads a step that overflowed.
+        """
         entries = data.get("tensors")
         if data.get("of") != self._of or not isinstance(entries, list):
             return
         for entry in entries:
-            if known := histogram_of(step, data.get("scale"), entry):
+            known = histogram_of(step, data.get("scale"), entry)
+            if known and not known[1].nonfinite:
                 name, histogram = known
                 self._readings[name] = [*self._readings.get(name, ()), histogram][-MAX_READINGS:]
 

@@ -154,6 +154,13 @@ def test_malformed_events_are_ignored(data: dict[str, Any]) -> None:
     assert {} == readings_of([(0, data)], "gradient")
 
 
+def test_a_tensor_with_what_is_not_finite_does_not_count() -> None:
+    collected = Readings("gradient")
+    for step, nonfinite in ((4, 0), (5, 3)):
+        collected.add(step, {"of": "gradient", "scale": 1.0, "tensors": [entry(nonfinite=nonfinite)]})
+    assert {"w": [4]} == {name: [each.step for each in found] for name, found in collected.later_half().items()}
+
+
 def test_readings_of_the_later_half_of_the_steps_count() -> None:
     collected = Readings("gradient")
     for step in (2, 10, 21, 40):

@@ -82,7 +82,7 @@ def test_format_scale_and_weights_are_chosen(browser: webdriver.Chrome, client: 
     choose(browser, "scale", "2^32")
     appears(browser, ROWS, "2³²")
     assert [True] * 3 == ["overflow" in widths(browser, row) for row in range(3)]
-    assert {"bad"} == {element.get_attribute("class").split()[1] for element in found(browser, f"{ROWS} td.bad")}
+    assert {"bad"} == {str(element.get_attribute("class")).split()[1] for element in found(browser, f"{ROWS} td.bad")}
     choose(browser, "scale", "best")
     appears(browser, ROWS, "2¹⁷")
     choose(browser, "of", "weight")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ammeter.tensors import ABSMAX, COLUMNS, ZEROS, async_copy
-from ammeter.tensors.samples import sampled_elements, samples
+from ammeter.tensors.samples import is_copyable, sampled_elements, samples
 from ammeter.tensors.slices import readable
 from ammeter.whatif.cells import count
 from ammeter.whatif.readings import GRADIENT, KINDS
@@ -105,19 +105,25 @@ class ExponentReader:
         self._watched = watched
         self._rounds: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Rounds] = weakref.WeakKeyDictionary()
 
+    def is_due(self, optimizer: torch.optim.Optimizer, readings: Sequence[GradientReading]) -> bool:
+        """Whether tensors are to be read beside this reading of the optimizer's gradients; counts full readings."""
+        if not all(reading.is_full for reading in readings):
+            return False
+        rounds = self._rounds.setdefault(optimizer, _Rounds())
+        rounds.full_readings += 1
+        is_finite = not any(reading.has_nonfinite for reading in readings)
+        return is_finite and rounds.full_readings >= rounds.begins_at
+
     def read(
         self, optimizer: torch.optim.Optimizer, gradients: dict[int, torch.Tensor], readings: Sequence[GradientReading]
     ) -> Iterator[ExponentReading]:
-        """Yields the copies that are due beside a full reading, one per device and kind.
+        """Yields the copies beside a full reading for which is_due() is true, one per device and kind.
 
         Args:
             gradients: index of each tensor -> its gradient.
             readings: the full readings of these gradients, one per device.
         """
-        rounds = self._rounds.setdefault(optimizer, _Rounds())
-        rounds.full_readings += 1
-        if rounds.full_readings < rounds.begins_at or any(reading.has_nonfinite for reading in readings):
-            return
+        rounds = self._rounds[optimizer]
         if not rounds.tasks:
             rounds.tasks = [(kind, index) for kind in KINDS for index in gradients]
             rounds.turn += 1
@@ -137,7 +143,7 @@ class ExponentReader:
         parameters, indices = self._watched.parameters(optimizer)
         places = {index: place for place, index in enumerate(indices)}
         weights = {index: readable(parameters[places[index]]) for index in due}
-        return {index: weight for index, weight in weights.items() if weight is not None}
+        return {index: weight for index, weight in weights.items() if weight is not None and is_copyable(weight)}
 
 
 def emit(row: Row, readings: Sequence[ExponentReading], tensors: Sequence[Tensor]) -> None:

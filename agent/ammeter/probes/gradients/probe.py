@@ -245,7 +245,7 @@ class Gradients:
             row.raw.setdefault("gradients", []).append(reading)
             for transfer in reading.transfers():
                 row.later("gradients", transfer)
-        if all(reading.is_full for reading in readings):
+        if self._exponents.is_due(optimizer, readings):
             for copied in self._exponents.read(optimizer, dict(zip(indices.tolist(), grads, strict=True)), readings):
                 row.raw.setdefault("exponents", []).append(copied)
                 row.later("gradients", copied.values)

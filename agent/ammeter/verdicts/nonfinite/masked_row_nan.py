@@ -22,6 +22,11 @@ SOFTMAX_MODULES = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d")
 """torch's modules that consist of a softmax only: their inputs are the scores, which were read."""
 
 
+OWN_FUNCTION = "Backward"
+"""Ending of the operator of a torch.autograd.Function, whose name is the program's; torch's own names end in a number.
+What such a function does with a masked row is not known."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     origin: NonfiniteOrigin = NonfiniteOrigin()
@@ -54,6 +59,8 @@ def is_masked_row(origin: NonfiniteOrigin) -> bool:
         return True
     if origin.type in SOFTMAX_MODULES:
         return True
+    if origin.op.endswith(OWN_FUNCTION):
+        return False
     attends = any(word in (origin.op + origin.type).lower() for word in ("softmax", "attention", "dotproduct"))
     return attends and (origin.dtype != "float16" or 0 <= origin.absmax < MAX_HALF_INPUT)
 

@@ -53,6 +53,7 @@ def test_a_part_of_the_module_that_is_found_later_is_named_instead() -> None:
         ({"class": "SelfAttention", "op": "ViewBackward0", "absmax": 400.0, "dtype": "bfloat16"}, True),
         ({"class": "Block", "op": "ScaledDotProductFlashAttentionForCpuBackward0", "absmax": 4.0}, True),
         ({"class": "SelfAttention", "op": "ViewBackward0", "absmax": 4.0, "infs": 3}, False),
+        ({"class": "SelfAttention", "op": "FlashAttentionBackward", "absmax": 4.0}, False),
         ({"class": "LogSoftmax", "op": "LogSoftmaxBackward0", "absmax": 4.0}, True),
         ({"class": "Linear", "op": "AddmmBackward0", "absmax": 4.0}, False),
         ({"class": "Softmax", "op": "SoftmaxBackward0", "absmax": 4.0, "kind": "weights"}, False),

@@ -10,6 +10,7 @@ compared with those of one whose search is replaced by nothing.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import os
 import sys
@@ -93,8 +94,9 @@ def row(graph: Graph, pairs: int) -> Row:
         }
         seconds: Measured = {name: [] for name in ways}
         for pair in range(pairs + 1):
-            for name, way in ways.items():
-                elapsed = way()
+            for name in [*ways] if pair % 2 else [*ways][::-1]:
+                gc.collect()
+                elapsed = ways[name]()
                 if pair:  # the first one fills caches
                     seconds[name].append(1000 * elapsed)
         peaks = {name: peak_mib(ways[name]) for name in ("step", "search and trial", "bad step", "hooks and trial")}
@@ -173,6 +175,7 @@ def session() -> Iterator[Any]:
 def peak_mib(way: Callable[[], Any]) -> float:
     """The largest increase of the resident memory."""
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # else freed memory counts as resident
     Path("/proc/self/clear_refs").write_text(CLEAR_PEAK)
     before = _resident("VmRSS")
     way()
@@ -202,8 +205,10 @@ def markdown(rows: Sequence[Row], machine: str, conclusion: str, options: argpar
     lines = [
         "# What a bad step costs",
         "",
-        f"{machine}. One thread, CPU time; medians and quartiles of {options.pairs} rounds in turn,",
-        f"`python -m bench.agent.bad_steps --pairs {options.pairs} --repeats {options.repeats} --write`.",
+        f"{machine}. One thread, CPU time.",
+        f"Medians and quartiles of {options.pairs} rounds in turn,",
+        f"`python -m bench.agent.bad_steps --pairs {options.pairs} --repeats {options.repeats} --steps {options.steps}"
+        " --write`.",
         "",
         "- step: backward() of the healthy loss, to compare with.",
         "- search, search and trial: of the graph of a loss that is NaN, in at most ten such steps and then one in a"

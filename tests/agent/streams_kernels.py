@@ -97,6 +97,31 @@ def fp32_fallback() -> Stream:
     return goes_on(fallback(census(on_gpu(), 0.75)))
 
 
+def sensitive(stream: Stream, error: float = 0.14, **more: Any) -> Stream:
+    told = {
+        "op": "cos",
+        "module": "blocks.1.attention.rotary",
+        "caller": "model.py:33",
+        "error": error,
+        "positions": True,
+        "dtype": "bfloat16",
+        "rounded_op": "to_copy",
+        "rounded_at": "model.py:31",
+        "first_step": 1,
+    }
+    return stream.event("kernels.sensitive", **told | more)
+
+
+@broken
+def sensitive_op_in_half() -> Stream:
+    return goes_on(sensitive(census(on_gpu())))
+
+
+@healthy
+def a_chain_of_roundings_to_bfloat16() -> Stream:
+    return goes_on(sensitive(census(on_gpu()), 0.0099, op="rsqrt", positions=False))
+
+
 @broken
 def misaligned_matmul() -> Stream:
     more = {"op": "mm", "module": "head", "modules": 1, "dtype": "float16", "shape": "(8192, 768) x (768, 50257)"}

@@ -69,6 +69,7 @@ WITHOUT_FP16 = {
     "eps-underflow": "fp32",
     "no-gradients": "bf16",
     "loss-in-half": "bf16",
+    "sensitive-op-in-half": "bf16",
 }
 LONGER = {"lopsided-step": "150"}
 """Steps."""

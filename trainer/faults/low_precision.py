@@ -102,6 +102,32 @@ def loss_in_half(trainer: Trainer) -> None:
     replace(trainer, backward=backward_in_half)
 
 
+@fault(
+    precisions=("bf16",),
+    expected=Expected(line_in="faults.low_precision:Positioned.angles", within=2, counted="kernels.sensitive"),
+)
+def sensitive_op_in_half(trainer: Trainer) -> None:
+    """It learns nearly as before, but cannot tell neighbours apart: the middle block gets sines and cosines of the
+    positions in a long document, whose positions and frequencies have the dtype of the activations."""
+    become(middle_block(trainer.model).mlp, Positioned)
+
+
+class Positioned(nn.Module):
+    """A module that adds sinusoidal positions to its output, computed in bfloat16."""
+
+    FIRST = 1000
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)
+        angles = self.angles(y)
+        return y + 0.02 * torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+    def angles(self, like: Tensor) -> Tensor:
+        positions = torch.arange(self.FIRST, self.FIRST + like.shape[-2]).to(like.dtype)
+        frequencies = torch.logspace(0, -3, like.shape[-1] // 2).to(like.dtype)
+        return positions[:, None] * frequencies
+
+
 @fault()
 def stale_stack(_: Trainer) -> None:
     """It learns, with the kernels and the mistakes of years ago: the image that the run starts in carries an old torch.

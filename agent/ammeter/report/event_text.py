@@ -39,6 +39,7 @@ _VERDICTS = {
     "buffers.nonfinite": "poisoned-buffers",
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
+    "kernels.sensitive": "sensitive-op-in-half",
 }
 """Event, or reason of a fallback -> the verdict whose finding covers it."""
 
@@ -186,6 +187,10 @@ def _loss_in_half(data: Data) -> str:
     return f"the loss is computed in {data['dtype']}: convert the output of the model with .float() before the loss"
 
 
+def _sensitive(data: Data) -> str:
+    return f"the result of {data['op']} is {wording.percent(data['error'])} off in {data['dtype']}: use float32 there"
+
+
 def _scheduler(data: Data) -> str:
     return (
         f"{data['scheduler']} advanced {wording.count(data['skipped'], 'time')} of {data['scheduled']} after skipped"
@@ -290,6 +295,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "buffers.nonfinite": _buffers,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
+    "kernels.sensitive": _sensitive,
     "guard.acted": _guard,
     "checkpoint.verified": lambda data: (
         f"checkpoint {data['path']} was read back: {data['reason']}" if data.get("outcome") == "failed" else ""

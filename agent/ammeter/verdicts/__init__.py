@@ -45,6 +45,7 @@ ORDER = (
     "autocast-scope",
     "half-master-weights",
     "loss-in-half",
+    "sensitive-op-in-half",
     "scaler-disabled",
     "pointless-scaler",
     "scaler-not-restored",

@@ -205,6 +205,64 @@ def $entropy(score, target):
     place="line",
 )
 
+_PLACES = "5000 + torch.arange($h.shape[-1])"
+_RATE = "torch.logspace(0, -2, $h.shape[-1])"
+
+
+def _waves(angles: str) -> dict[str, str]:
+    return {"mid": f"$h = $h + 0.1 * {angles}"}
+
+
+_OWN_ANGLES = """
+def $angles(like, dtype):
+    places = torch.arange(5000, 5000 + like.shape[-1], dtype=dtype)
+    return places / 3
+"""
+_OWN_VARIANCE = """
+def $normed(value):
+    value = value + 100
+    spread = value.pow(2).mean(-1, keepdim=True) - value.mean(-1, keepdim=True).pow(2)
+    return (value - value.mean(-1, keepdim=True)) * torch.rsqrt(spread.clamp(min=0) + 0.1)
+"""
+
+SENSITIVE = Fault(
+    accepted=("sensitive-op-in-half",),
+    spellings={
+        "cast": Spelling(
+            _waves(f"torch.sin(({_PLACES}).to($half) * {_RATE}.to($half))"),
+            _waves(f"torch.sin(({_PLACES}) * {_RATE})"),
+            _waves(f"torch.sin(({_PLACES}) * {_RATE}).to($half)"),
+        ),
+        "promoted": Spelling(
+            _waves(f"torch.cos(({_PLACES}) * {_RATE}.to($half))"),
+            _waves(f"torch.cos(({_PLACES}) * {_RATE})"),
+            _waves("torch.cos(torch.arange($h.shape[-1], dtype=$half))"),
+        ),
+        "helper": Spelling(
+            _waves("$angles($h, $half).sin()"),
+            _waves("$angles($h, torch.float32).sin()"),
+            code=_OWN_ANGLES,
+        ),
+        "product": Spelling(
+            _waves(f"(({_PLACES}).float()[:, None] @ torch.full((1, 1), 0.3)).squeeze(-1).cos()"),
+            _waves(f"(({_PLACES}).float()[:, None] * torch.full((1, 1), 0.3)).squeeze(-1).cos()"),
+        ),
+        "einsum": Spelling(
+            _waves(f'torch.einsum("i,j->ij", ({_PLACES}).to($half), torch.full((8,), 0.3).to($half))[:, 0].sin()'),
+            _waves(f"(({_PLACES}).float() * 0.3).sin()"),
+        ),
+        "variance": Spelling(
+            {"mid": "$h = $normed($h.to($half))"},
+            {"mid": "$h = $normed($h.float())"},
+            {"mid": "$h = F.layer_norm($h.to($half), $h.shape[-1:])"},
+            code=_OWN_VARIANCE,
+        ),
+    },
+    precisions=("bf16", "fp16"),
+    courses=courses.PERSISTENT,
+    place="line",
+)
+
 FAULTS = {
     "half-weights": HALF_WEIGHTS,
     "half-state": HALF_STATE,
@@ -213,4 +271,5 @@ FAULTS = {
     "unsupported-op": UNSUPPORTED,
     "autocast-scope": AUTOCAST_SCOPE,
     "loss-in-half": LOSS_IN_HALF,
+    "sensitive-op-in-half": SENSITIVE,
 }

@@ -36,6 +36,11 @@ def shows_loss_in_half(run: Summary, seen: Seen) -> None:
     learns_as_a_healthy_run(run, seen)
 
 
+@with_options("--precision", "bf16")
+def shows_sensitive_op_in_half(run: Summary, seen: Seen) -> None:
+    learns_as_a_healthy_run(run, seen)
+
+
 def shows_stale_stack(run: Summary, seen: Seen) -> None:
     assert "2.1.2" == torch.__version__
     learns_as_a_healthy_run(run, seen)

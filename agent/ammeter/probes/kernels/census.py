@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from ammeter.probes.kernels.float32_reference import References
 from ammeter.torch_hooks import call_site as caller
 
 LOW_PRECISION = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -69,13 +70,15 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written_out: modules that compute attention with separate operators.
         cast_bytes: bytes written by casts between floating-point dtypes.
         recast_bytes: the part of cast_bytes from parameters that were cast before in this call.
-        seconds: overhead of the census.
+        seconds: overhead of the census, without that of its references.
+        references: computes sensitive operators again in float32; None if this census does not.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, references: References | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.references = references
         self.module = ""
         self.autocast: dict[str, bool] = {}
         self.work: dict[tuple[str, str, torch.dtype, str], Work] = {}
@@ -108,7 +111,15 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except Exception as error:  # noqa: BLE001 - an error in counting must never reach the program
                 self.fault = error
             self.seconds += min(perf_counter() - began, MAX_COUNT_SECONDS) + HIDDEN_SECONDS
+            if self.references is not None:
+                self._compute_again(self.references, func, args, kwargs or {}, output)
         return output
+
+    def _compute_again(self, references: References, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        try:
+            references.observe(func, args, kwargs, output, self.module)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fault, self.references = error, None
 
     def _count(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         if func is _CAST:

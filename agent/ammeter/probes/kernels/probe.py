@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.kernels.census import Census, Summary, Work, summary
+from ammeter.probes.kernels.float32_reference import References
+from ammeter.probes.kernels.sensitive import SensitiveOperators
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.forward_calls import hookable, innermost, is_compiled
 from ammeter.torch_hooks.targets import plain_name
@@ -70,6 +72,7 @@ class Kernels:
         """id of a model -> numbers of contexts inside its forward passes so far."""
         self._requests = 0
         self._is_requested = False
+        self._sensitive = SensitiveOperators(session)
         self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -79,6 +82,10 @@ class Kernels:
             patch.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered_context)),
         ]
         return [self, *self._session.fast_path.pauses(handles)]
+
+    def finish(self, row: Row) -> None:
+        self._sensitive.finish(row)
+        self._request(self._sensitive.is_open)
 
     def remove(self) -> None:
         """Ends the census in progress and removes its hooks."""
@@ -103,7 +110,7 @@ class Kernels:
         elif _is_observed():
             self._emit_blind("busy")
         else:
-            self._open(innermost(module))
+            self._open(innermost(module), self._sensitive.references(is_due))
             return
         self._session.governor.kernels.cancel()
 
@@ -115,16 +122,20 @@ class Kernels:
         if output is patch.RAISED or not (module.training and torch.is_grad_enabled()):
             return
         usual = self._usual_contexts.setdefault(id(module), set())
-        if usual and self._contexts not in usual and self._requests < MAX_REQUESTED:
+        self._request(bool(usual) and self._contexts not in usual)
+        usual.add(self._contexts)
+
+    def _request(self, is_wanted: bool) -> None:
+        """Requests a census of the next step."""
+        if is_wanted and not self._is_requested and self._requests < MAX_REQUESTED:
             self._requests += 1
             self._is_requested = True
             self._session.fast_path.avoid()
-        usual.add(self._contexts)
 
-    def _open(self, model: torch.nn.Module) -> None:
+    def _open(self, model: torch.nn.Module, references: References | None) -> None:
         self.remove()
         self._began = perf_counter()
-        census = Census()
+        census = Census(references)
         census.autocast = _autocast()
         self._region = any(census.autocast.values())
         prefix = self._session.forward.prefix(model)
@@ -167,10 +178,13 @@ class Kernels:
         self._charge(census, modules)
         if output is not patch.RAISED:
             self._report(self._session.row, census)
+            if census.references is not None:
+                self._sensitive.take(census.references)
 
     def _charge(self, census: Census, modules: int) -> None:
-        self._session.charge(census.seconds)
-        self._session.governor.kernels.spend(census.seconds + 2 * modules * HOOK_SECONDS)
+        seconds = census.seconds + (census.references.seconds if census.references is not None else 0.0)
+        self._session.charge(seconds)
+        self._session.governor.kernels.spend(seconds + 2 * modules * HOOK_SECONDS)
         if census.fault is not None:
             raise census.fault
 

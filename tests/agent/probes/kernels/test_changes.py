@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,9 +117,9 @@ def test_models_that_enter_other_numbers_of_contexts_get_few_further_censuses(
     opened: list[torch.nn.Module] = []
     original = probe.Kernels._open
 
-    def noting(self: probe.Kernels, model: torch.nn.Module) -> None:
+    def noting(self: probe.Kernels, model: torch.nn.Module, *more: Any) -> None:
         opened.append(model)
-        original(self, model)
+        original(self, model, *more)
 
     monkeypatch.setattr(probe.Kernels, "_open", noting)
     monkeypatch.setattr("ammeter.recording.schedule.bucket.Bucket.allows", lambda self: False)

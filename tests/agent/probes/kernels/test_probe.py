@@ -201,9 +201,9 @@ def test_windows_are_bought_from_the_budget(tmp_path: Path, monkeypatch: pytest.
     opened: list[int] = []
     original = probe.Kernels._open
 
-    def counted(self: probe.Kernels, model: torch.nn.Module) -> None:
+    def counted(self: probe.Kernels, model: torch.nn.Module, *more: Any) -> None:
         opened.append(0)
-        original(self, model)
+        original(self, model, *more)
 
     monkeypatch.setattr(probe.Kernels, "_open", counted)
     train(normal, tmp_path / "poor", steps=200, budget=0.001)

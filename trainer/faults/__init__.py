@@ -5,6 +5,7 @@ from faults import (  # noqa: F401 - their faults enter the registry
     call_order,
     checkpoints,
     dynamics,
+    evaluation,
     kernels,
     loss_scale,
     low_precision,

@@ -11,6 +11,7 @@ from typing import Protocol
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
+from ammeter.probes.evaluation import Evaluation
 from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
 from ammeter.probes.learning_rates import LearningRates
@@ -60,6 +61,7 @@ ALL = ProbeKinds(
         Checkpoint,
         Origin,
         Kernels,
+        Evaluation,
         UnfinishedStep,
     ),
     resources=Resources,

@@ -37,6 +37,7 @@ _VERDICTS = {
     "weights.nonfinite": "nonfinite-weights",
     "moments.nonfinite": "nonfinite-weights",
     "buffers.nonfinite": "poisoned-buffers",
+    "evaluation.nonfinite": "nonfinite-validation",
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
     "kernels.sensitive": "sensitive-op-in-half",
@@ -217,6 +218,12 @@ def _buffers(data: Data) -> str:
     return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
 
 
+def _evaluation(data: Data) -> str:
+    place = (data.get("origin") or {}).get("module")
+    origin = f"; {place} made it" if place else ""
+    return f"{data['nonfinite']} of {data['read']} outputs read in evaluation contain {data['value']}{origin}"
+
+
 def _fallback(data: Data) -> str:
     if data["reason"] == "misaligned" and (
         data["flops_share"] < CONCERNS or not misaligned_sizes(data["op"], data["shape"])
@@ -293,6 +300,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "origin.found": origin_text.sentence,
     "weights.nonfinite": _weights,
     "buffers.nonfinite": _buffers,
+    "evaluation.nonfinite": _evaluation,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
     "kernels.sensitive": _sensitive,

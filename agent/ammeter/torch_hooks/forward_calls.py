@@ -33,7 +33,12 @@ class Forward:
 
     Only the outermost of nested calls counts. A copy of a model is another model. There are no callbacks for calls
     inside a function that torch.compile traces, nor for calls that torch.jit.trace or torch.export records.
+
+    Attributes:
+        on_evaluation: called before a call that evaluates while the callbacks are paused. It may resume them.
     """
+
+    on_evaluation: Callable[[], None] | None = None
 
     def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
         given = [model for ref in models if (model := ref()) is not None]
@@ -66,18 +71,23 @@ class Forward:
         if self._called:
             self._recorded, self._called = self._called, set()
         self._group.pause()
-        for latest in self._latest_calls():
-            latest.update(dict.fromkeys(self._recorded))
+        for calls in self._patches():
+            calls.latest.update(dict.fromkeys(self._recorded))
+            if self.on_evaluation is not None:
+                calls.evaluates.update(dict.fromkeys(self._roots, self.on_evaluation))
 
     def resume(self) -> None:
         self._group.resume()
+        for calls in self._patches():
+            for key in self._roots:
+                calls.evaluates.pop(key, None)
 
     def take_last(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]] | None:
         """Returns and releases (module, args, kwargs) of the last training call since pause()."""
         last_call = None
-        for latest in self._latest_calls():
+        for calls in self._patches():
             for key in self._recorded:
-                last_call = latest.pop(key, None) or last_call
+                last_call = calls.latest.pop(key, None) or last_call
         if last_call is None or not (last_call[0][0].training and torch.is_grad_enabled()):
             return None
         args, kwargs = last_call
@@ -124,10 +134,8 @@ class Forward:
             before(model, args[1:], kwargs)
         return self._ends
 
-    def _latest_calls(self) -> Iterator[dict[int, Any]]:
-        return (
-            handle.hook_point.latest for handle in self._class_handles if isinstance(handle.hook_point, patch.CallPatch)
-        )
+    def _patches(self) -> Iterator[patch.CallPatch]:
+        return (handle.hook_point for handle in self._class_handles if isinstance(handle.hook_point, patch.CallPatch))
 
     def _is_around_root(self, model: torch.nn.Module) -> bool:
         """Whether the module is a torch.compile wrapper, made after watch(), of a watched model."""

@@ -66,10 +66,9 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
 
 
 def backward(*, before: Before | None = None, after: After | None = None) -> Handle:
-    """Calls back around torch.autograd.backward, which Tensor.backward calls, too.
+    """Calls back around torch.autograd.backward, which Tensor.backward calls, too; see outputs().
 
-    outputs() returns the tensors of a call. Nested calls, such as those of a checkpointed block, also cause callbacks:
-    see inside_backward().
+    Nested calls, such as those of a checkpointed block, also cause callbacks: see inside_backward().
     """
     return function(autograd, "backward", before=before, after=after)
 
@@ -157,21 +156,22 @@ class _Patch(HookPoint):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a pass-through that needs no ammeter, for classes pickled by value (cloudpickle)."""
-        state = {"active": False, "overridden": False, "subscribers": (), "latest": {}, "name": self.name}
-        return SimpleNamespace, (), state
+        state = {"active": False, "overridden": False, "subscribers": (), "latest": {}, "evaluates": {}}
+        return SimpleNamespace, (), state | {"name": self.name}
 
 
 class CallPatch(_Patch):
     """A patched class's __call__, which may be inherited; each subscriber selects instances.
 
     Attributes:
-        latest: instance id -> (args, kwargs) of its last call, for paused subscribers that may be resumed as a
-            consequence of that call.
+        latest: instance id -> (args, kwargs) of its last call, for paused subscribers that it may resume.
+        evaluates: instance id -> function that a call outside training calls before it, with the same purpose.
     """
 
     def __init__(self, owner: type) -> None:
         HookPoint.__init__(self, parts=1)
         self.latest: dict[int, Any] = {}
+        self.evaluates: dict[int, Callable[[], None]] = {}
         self.owner = owner
         self.name = "__call__"
         self.own = "__call__" in vars(owner)
@@ -240,8 +240,11 @@ def _wrap_calls(patch: CallPatch) -> Callable[..., Any]:
         original = own or source.__call__  # looked up at each call: torch.fx patches nn.Module's while it traces
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
-        if args and id(args[0]) in patch.latest:
-            patch.latest[id(args[0])] = args, kwargs
+        key = id(args[0]) if args else 0
+        if key in patch.latest:
+            patch.latest[key] = args, kwargs
+        if key in patch.evaluates and not (args[0].training and torch.is_grad_enabled()):
+            patch.evaluates[key]()
         if not patch.active:
             return original(*args, **kwargs)
         ends: tuple[After, ...] = ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bench.wild.faults import call_order, loss_scale, low_precision, nonfinite, training
+from bench.wild.faults import call_order, evaluation, loss_scale, low_precision, nonfinite, training
 from bench.wild.faults.registry import Fault, Spelling
 
 FAULTS: dict[str, Fault] = {
     **call_order.FAULTS,
     **loss_scale.FAULTS,
     **nonfinite.FAULTS,
+    **evaluation.FAULTS,
     **low_precision.FAULTS,
     **training.FAULTS,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class NonfiniteWeights:
         self._session = session
         self._buffers = buffers
         self._last_reading = -REPEAT_STEPS
+        self._last_evaluation = -REPEAT_STEPS
         self._loss_was_bad = False
         self._finite: int | None = None
         self._bad_readings = 0
@@ -85,6 +86,10 @@ class NonfiniteWeights:
         norm = row.scalars.get("grad_norm", 0.0)
         if self._loss_was_bad or not math.isfinite((row.loss or 0.0) + norm):
             self._read_if_bad(row)
+        evaluation = row.raw.get("evaluation")
+        if evaluation is not None and row.step - self._last_evaluation >= REPEAT_STEPS and evaluation.is_known_bad():
+            self._last_evaluation = row.step
+            self._read_present(row, self._buffers.read)
 
     def _hold(self, parts: list[Part], bad: list[int]) -> None:
         for part in parts:
@@ -188,11 +193,14 @@ class NonfiniteWeights:
 
     def _read_all(self, row: Row) -> None:
         """Reads every weight and buffer, between two steps."""
+        self._read_present(row, self._read)
+        self._read_present(row, self._buffers.read)
+
+    def _read_present(self, row: Row, read: Callable[[Row], None]) -> None:
         present = self._session.row
         target = row if present.step == row.step + 1 else present
         with torch.no_grad():
-            unseen(lambda: self._read(target), ())
-            unseen(lambda: self._buffers.read(target), ())
+            unseen(lambda: read(target), ())
 
     def _read(self, row: Row) -> None:
         places: dict[Any, list[tuple[int, torch.Tensor]]] = defaultdict(list)

@@ -88,7 +88,7 @@ class Governor:
         self.norm_schedule = NormSchedule()
         self.shared_steps = SharedSteps()
         self.attention = Attention(math.inf if preset == "full" else FOLLOWING_SHARE * budget)
-        self._budget = budget
+        self.budget = budget
         self._seconds = self._overhead = self._mean_seconds = 0.0
         self._steps = 0
         self._at_stretch = (0.0, 0.0)
@@ -143,7 +143,7 @@ class Governor:
     def _distribute(self) -> None:
         now, before = self._fixed(), self._at_distribution
         seconds, fixed_seconds = now[0] - before[0], max(0.0, now[1] - before[1])
-        available = max(seconds - CACHE_MISS_FACTOR * fixed_seconds / self._budget, MIN_READING_SHARE * seconds)
+        available = max(seconds - CACHE_MISS_FACTOR * fixed_seconds / self.budget, MIN_READING_SHARE * seconds)
         self._share_out(available)
         self._at_distribution = now
         self._guarantee()
@@ -152,10 +152,10 @@ class Governor:
         """Decides whether norms are guaranteed; following the calls then gets what they leave of the budget."""
         schedule, used = self.norm_schedule, self.norms.usual_cost / 2 / self._mean_seconds
         is_long = self._mean_seconds >= GUARANTEED_SECONDS
-        schedule.guarantees = is_long and self.norms.share > 0 and used <= GUARANTEED_SHARE * self._budget
+        schedule.guarantees = is_long and self.norms.share > 0 and used <= GUARANTEED_SHARE * self.budget
         if self.norms.share < UNLIMITED_SHARE:
-            left = self._budget - used if schedule.guarantees else self._budget
-            self.attention.share = min(FOLLOWING_SHARE * self._budget, left)
+            left = self.budget - used if schedule.guarantees else self.budget
+            self.attention.share = min(FOLLOWING_SHARE * self.budget, left)
 
     def _share_out(self, available: float) -> None:
         """Adds earnings to the buckets; needs have priority over further readings."""

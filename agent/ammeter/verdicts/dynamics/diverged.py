@@ -216,6 +216,7 @@ VERDICT = Verdict(
         "nonfinite-gradient",
         "nonfinite-weights",
         "poisoned-buffers",
+        "nonfinite-validation",
         "scale-collapse",
         "gradient-spike",
         "sign-flip",

@@ -71,6 +71,7 @@ VERDICT = Verdict(
         "activation-overflow",
         "nonfinite-loss",
         "nonfinite-gradient",
+        "nonfinite-validation",
         "scale-collapse",
         "gradient-underflow",
         "half-master-weights",

@@ -159,6 +159,6 @@ VERDICT = Verdict(
     judge=judge,
     explains=(
         *("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow", "nonfinite-weights"),
-        *("gradients-not-reset", "lopsided-step"),
+        *("gradients-not-reset", "lopsided-step", "nonfinite-validation"),
     ),
 )

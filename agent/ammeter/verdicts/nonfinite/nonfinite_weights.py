@@ -282,5 +282,6 @@ VERDICT = Verdict(
         "gradient-underflow",
         "scale-underflowed",
         "poisoned-buffers",
+        "nonfinite-validation",
     ),
 )

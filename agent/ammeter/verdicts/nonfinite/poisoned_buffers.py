@@ -190,5 +190,5 @@ VERDICT = Verdict(
     events=("buffers.nonfinite", "buffers.finite", "checkpoint.saved"),
     state=State,
     judge=judge,
-    explains=("nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "validation-drift"),
+    explains=("nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "nonfinite-validation", "validation-drift"),
 )

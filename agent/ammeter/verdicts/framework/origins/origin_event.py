@@ -22,6 +22,7 @@ CONSEQUENCES = (
     "nonfinite-weights",
     "nonfinite-loss",
     "nonfinite-gradient",
+    "nonfinite-validation",
     "scale-collapse",
     "overflow-storm",
     "poisoned-buffers",

@@ -17,7 +17,7 @@ from tests.e2e.reference import ROOT, reported
 
 pytestmark = pytest.mark.long
 
-NAMES = {"ranks-disagree", "half-reduction"}
+NAMES = {"ranks-disagree", "half-reduction", "broken-in-reduction"}
 Output = pytest.CaptureFixture[str]
 
 
@@ -71,6 +71,18 @@ def test_ranks_that_reduce_in_bfloat16_are_the_one_finding_and_the_one_incident(
     code, report = reported(tmp_path / "runs", capsys)
     (finding,) = report["findings"]
     assert (0, "half-reduction", [0, 1], 20) == (code, finding["verdict"], finding["ranks"], finding["first_step"])
+    assert (finding["cause"], finding["evidence"]) == (incident["cause"], incident["evidence"])
+
+
+def test_gradients_that_break_in_their_sum_are_the_one_finding_and_the_one_incident(
+    collector: Collector, tmp_path: Path, capsys: Output
+) -> None:
+    run = train(tmp_path, collector, "--fault", "broken-in-reduction", "--precision", "fp16")
+    (incident,) = ended(collector, run)
+    code, report = reported(tmp_path / "runs", capsys)
+    (finding,) = report["findings"]
+    assert (3, "broken-in-reduction", [0, 1]) == (code, finding["verdict"], finding["ranks"])
+    assert "They are summed in float32, which ends at 3.4028e+38" in finding["cause"]
     assert (finding["cause"], finding["evidence"]) == (incident["cause"], incident["evidence"])
 
 

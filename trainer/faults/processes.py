@@ -53,6 +53,27 @@ def half_reduction(trainer: Trainer) -> None:
         replace(trainer, accumulate_gradients=reduce_in_bfloat16)
 
 
+@fault(first_step=20, precisions=("fp16",), expected=Expected(within=8), ranks=2)
+def broken_in_reduction(trainer: Trainer) -> None:
+    """With two ranks and more: each rank computes finite gradients, and from one step on every step is skipped. To
+    protect them from underflow in the all-reduce, gradients are multiplied by 2^140 and limited to 3e38 before it, and
+    the sum of two such numbers is Inf. Trained by one process, nothing is amiss."""
+    accumulate_gradients = trainer.accumulate_gradients
+
+    def reduce_large_numbers() -> torch.Tensor:
+        with ddp.sync_gradients(trainer.network, enabled=False):
+            loss = accumulate_gradients()
+        for weight in trainer.model.parameters():
+            if weight.grad is not None:
+                large = (weight.grad * 2.0**70 * 2.0**70).clamp(-3e38, 3e38)
+                torch.distributed.all_reduce(large)
+                weight.grad = large * 2.0**-70 * 2.0**-70 / trainer.ranks
+        return loss
+
+    if trainer.ranks > 1:
+        replace(trainer, accumulate_gradients=reduce_large_numbers)
+
+
 @fault(first_step=40)
 def run_stalled(trainer: Trainer) -> None:
     """The process is there and does nothing, for ever: it waits for a batch that no loader will bring. Nothing is said,

@@ -19,6 +19,7 @@ from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
 from ammeter.probes.own_scaling.probe import OwnScaling
 from ammeter.probes.preparation import Preparation
+from ammeter.probes.reduction import Reduction
 from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.unfinished_step import UnfinishedStep
@@ -54,6 +55,7 @@ ALL = ProbeKinds(
         Autocast,
         Usage,
         Gradients,
+        Reduction,
         Scaler,
         LearningRates,
         Weights,

@@ -58,6 +58,11 @@ SCALARS: dict[str, str] = {
     "optimizer_lr_lowest": "lowest learning rate of all groups, where they differ",
     "optimizer_lr_highest": "highest learning rate of all groups, where they differ",
     "optimizer_momentum": "momentum, or the first beta, of the first parameter group of the first optimizer",
+    "local_nonfinite": "gradients with NaN or Inf on this rank before their reduction; read after bad steps",
+    "local_absmax": "largest finite |gradient| on this rank before the reduction, still scaled; read after bad steps",
+    "reduced_nonfinite": "gradients with NaN or Inf after their reduction; read after bad steps",
+    "reduce_bits": "fewest significant bits of a tensor that the program passed to all_reduce(); read after bad steps",
+    "reduce_absmax": "largest finite number that the program passed to all_reduce(); read after bad steps",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 

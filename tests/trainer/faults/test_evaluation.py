@@ -20,6 +20,10 @@ def shows_nonfinite_validation(run: Summary, seen: Seen) -> None:
     assert healthy_losses(seen) == seen.losses
 
 
+def shows_rollout_mismatch(run: Summary, seen: Seen) -> None:
+    assert healthy_losses(seen) == seen.losses
+
+
 @pytest.mark.parametrize("arch", ["gpt", "cnn"])
 @pytest.mark.parametrize("name", symptoms(globals()))
 def test_the_fault_shows_its_symptoms(name: str, arch: str, check: Check) -> None:

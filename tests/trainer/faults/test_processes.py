@@ -37,6 +37,10 @@ def shows_half_reduction(run: Summary, seen: Seen) -> None:
     assert run.val_loss == healthy(seen).val_loss  # alone nothing is amiss
 
 
+def shows_broken_in_reduction(run: Summary, seen: Seen) -> None:
+    assert run.val_loss == healthy(seen).val_loss  # alone nothing is amiss
+
+
 def shows_agent_blind(run: Summary, seen: Seen) -> None:
     assert (run.applied, run.val_loss) == ((other := healthy(seen)).applied, other.val_loss)
     assert all(isinstance(number, int) for number in seen.samples[:20])

@@ -14,7 +14,10 @@ import numpy as np
 from ammeter.wire.columns import Floats, Ints, View
 from ammeter.wire.frames import LOSS, Tensor
 
-VITALS = ("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "grad_bits")
+VITALS = (
+    *("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "grad_bits"),
+    *("local_nonfinite", "local_absmax", "reduced_nonfinite", "reduce_bits", "reduce_absmax"),
+)
 
 MIN_PART_ROWS = 64
 """Minimum rows of each rank in one comparison, if there are so many. Small parts are merged, because a rank may have

@@ -57,6 +57,18 @@ def sum_by_count(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits, targets, reduction="sum") / int((targets != IGNORED).sum())
 
 
+def gathered(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    mask = targets != IGNORED
+    losses = -functional.log_softmax(logits, -1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return (losses * mask).sum() / mask.sum()
+
+
+def unselected(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean of log-probabilities, such as an entropy, of which no target is chosen."""
+    mask = (targets != IGNORED)[:, None]
+    return -(functional.log_softmax(logits, -1) * mask).sum() / mask.sum()
+
+
 def clamped(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return per_target(logits, targets).sum() / (targets != IGNORED).sum().clamp(min=1)
 
@@ -95,13 +107,13 @@ def trained(folder: Path, loss_of: Loss, kept: int, scaled: bool = True) -> list
 
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize(
-    "loss_of", [functional.cross_entropy, smoothed, of_kept_rows, selected, multiplied, sum_by_count]
+    "loss_of", [functional.cross_entropy, smoothed, of_kept_rows, selected, multiplied, sum_by_count, gathered]
 )
 def test_a_mean_over_no_targets_is_the_one_cause(loss_of: Loss, scaled: bool, tmp_path: Path) -> None:
     assert [NAME] == trained(tmp_path, loss_of, kept=0, scaled=scaled)
 
 
-@pytest.mark.parametrize("loss_of", [functional.cross_entropy, smoothed, selected, multiplied, sum_by_count])
+@pytest.mark.parametrize("loss_of", [functional.cross_entropy, smoothed, selected, multiplied, sum_by_count, gathered])
 def test_a_batch_with_one_target_left_is_silent(loss_of: Loss, tmp_path: Path) -> None:
     assert [] == trained(tmp_path, loss_of, kept=1)
 
@@ -110,8 +122,9 @@ def test_a_mean_by_at_least_one_is_silent(tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, clamped, kept=0)
 
 
-def test_a_mean_over_none_without_a_criterion_is_another_fault(tmp_path: Path) -> None:
-    causes = trained(tmp_path, of_kept_outputs, kept=0)
+@pytest.mark.parametrize("loss_of", [of_kept_outputs, unselected])
+def test_a_mean_over_none_without_a_criterion_is_another_fault(loss_of: Loss, tmp_path: Path) -> None:
+    causes = trained(tmp_path, loss_of, kept=0)
     assert causes
     assert NAME not in causes
 

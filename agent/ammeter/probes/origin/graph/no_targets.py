@@ -17,7 +17,7 @@ _CRITERIA = (
 
 _SELECTING = (
     *("Sum", "Mul", "Index", "MaskedSelect", "MaskedFill", "Where", "View", "UnsafeView", "ReshapeAlias"),
-    *("Squeeze", "Unsqueeze", "Clone", "Alias", "Select", "Slice", "Transpose", "Permute", "ToCopy"),
+    *("Squeeze", "Unsqueeze", "Clone", "Alias", "Select", "Slice", "Transpose", "Permute", "ToCopy", "Neg", "Gather"),
 )
 """Operators between a criterion and the division by the number of its targets."""
 
@@ -54,11 +54,18 @@ def _is_zero(tensor: torch.Tensor) -> bool:
 
 
 def _leads_to_criterion(nodes: Sequence[Node], at: int) -> bool:
-    """Whether an output consists of selected or summed losses of a criterion."""
+    """Whether an output consists of selected or summed losses of a criterion.
+
+    The log-probabilities that gather() selects by the targets are such losses, too.
+    """
+    is_gathered = False
     while nodes[at].kind in _SELECTING:
+        is_gathered = is_gathered or nodes[at].kind == "Gather"
         made = [place for place in nodes[at].inputs if place >= 0]
         if len(made) != 1:
             return False
         (at,) = made
+    if nodes[at].kind == "LogSoftmax":
+        return is_gathered
     reduction = nodes[at].operands.get("reduction")
     return nodes[at].kind in _CRITERIA and reduction is not None and reduction != MEAN

@@ -88,7 +88,7 @@ LINES = {
 
 ELSEWHERE = {
     *("checkpoint-exposed", "checkpoint-incomplete", "checkpoint-stale", "gradient-spike", "resume-mismatch"),
-    *("run-stalled", "sign-flip", "stagnation", "ranks-disagree", "half-reduction"),
+    *("run-stalled", "sign-flip", "stagnation", "ranks-disagree", "half-reduction", "broken-in-reduction"),
     *("slower-than-fp32", "validation-drift", "not-comparable", "not-reproducible"),
 }
 """Faults that other files train with."""

@@ -59,6 +59,8 @@ class Seen:
         if "val_loss" in values:
             self.val_losses.append(float(values["val_loss"]))
             return
+        if "loss" not in values:  # a value of the fault's own
+            return
         self.losses.append(float(values["loss"]))
         self.samples.append(values["samples"])
         self.scales.append(self.scaler.get_scale() if self.scaler else 1.0)  # 1 where the scaler is disabled

@@ -21,7 +21,7 @@ from ammeter.environment import identity
 from ammeter.environment.settings import Launched, settings
 from ammeter.launcher.inside.discovery import TrainingObjects, find_training
 from ammeter.launcher.inside.sigterm_note import note_termination
-from ammeter.probes.call_order.raised import dtypes_in
+from ammeter.probes.call_order.raised import problem_in
 from ammeter.probes.profiling import Profiling
 from ammeter.recording import returned_losses
 from ammeter.recording.session import Session
@@ -113,8 +113,8 @@ class AutoWatcher:
         self._start_with_scaler("step", args, kwargs)
 
     def _before_excepthook(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        """Starts a run for an uncaught error about dtypes; the run examines it when the process ends."""
-        if self._run is None and len(args) > 1 and dtypes_in(str(args[1])):
+        """Starts a run for an uncaught error about precision; the run examines it when the process ends."""
+        if self._run is None and len(args) > 1 and problem_in(str(args[1]))[1]:
             self._start(find_training(None))
 
     def _start_with_scaler(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

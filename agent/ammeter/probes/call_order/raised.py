@@ -20,6 +20,7 @@ from ammeter.probes.call_order.missing_gradients import Missing
 from ammeter.probes.call_order.order import Order
 from ammeter.probes.call_order.usage_events import UsageEvents, name_of, scale_of
 from ammeter.redaction import text
+from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.call_site import line_in
 from ammeter.torch_hooks.hook_points import AtEnd
 
@@ -105,7 +106,8 @@ class Raised:
                 op="" if problem == "recomputed" else _operator(str(error), error.__traceback__),
                 dtypes=dtypes,
                 module=_module(frames),
-                backward=any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
+                backward=patch.inside_backward()  # a forward pass that backward() runs again, whose frames end there
+                or any(frame.f_code.co_name == "_engine_run_backward" for frame in frames),
                 message=text(str(error), MAX_MESSAGE_CHARS),
                 **kind,
             )

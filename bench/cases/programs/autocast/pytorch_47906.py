@@ -40,6 +40,7 @@ torch.set_num_threads(1)
 backbone = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1))
 head = nn.Linear(32, 5)
 optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 images, labels = torch.randn(64, 3, 8, 8), torch.randint(0, 5, (64,))
 boxes = torch.softmax(torch.randn(64, 64), -1)
 for _ in range(60):
@@ -48,5 +49,6 @@ for _ in range(60):
     with torch.autocast("cpu", dtype=torch.float16):
         pooled = RoIAlign.apply(backbone(images[chosen]), boxes[chosen])
         loss = nn.functional.cross_entropy(head(pooled).float(), labels[chosen])
-    loss.backward()
-    optimizer.step()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()

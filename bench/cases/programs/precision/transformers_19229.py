@@ -49,6 +49,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 tokens = torch.randint(0, 64, (64, 129))
 for step in range(60):
     length = 128 if step >= 40 else 32
@@ -57,5 +58,6 @@ for step in range(60):
     with torch.autocast("cpu", dtype=torch.float16):
         logits = model(rows[:, :-1])
     loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
-    loss.backward()
-    optimizer.step()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()

@@ -57,6 +57,38 @@ def test_an_error_in_the_forward_pass_is_told_with_its_module_and_passes_unchang
     assert event.data["caller"].endswith(line_of(Cast.forward, "self.fc(x.half())"))
 
 
+class Again(torch.autograd.Function):
+    """Runs a module again in its backward pass, where autocast is off."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
+        ctx.model, ctx.x = model, x.detach()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            output: torch.Tensor = model(x)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.model(ctx.x.requires_grad_()), gradients)
+        return ctx.x.grad, None
+
+
+class Narrow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.bfloat16()
+
+
+def test_an_error_in_a_forward_pass_that_backward_runs_again_is_one_of_backward(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(Narrow(), torch.nn.Linear(4, 4))
+    with watching(tmp_path, model, torch.optim.SGD(model.parameters())) as seen:
+        output: Any = Again.apply(torch.randn(2, 4, requires_grad=True), model)  # type: ignore[no-untyped-call]
+        with pytest.raises(RuntimeError):
+            torch.autograd.backward(output.float().sum())
+    (event,) = seen.events("usage.unsupported_op")
+    assert ("1", "linear", True) == tuple(event.data[key] for key in ("module", "op", "backward"))
+
+
 class Unknown(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):

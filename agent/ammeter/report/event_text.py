@@ -170,6 +170,8 @@ def _no_gradients(data: Data) -> str:
     optimizer = data.get("optimizer") or "an optimizer"
     if data.get("reason") in ("other-parameters", "replaced"):
         return f"{optimizer} has parameters that are not the model's: create it after the model"
+    if data.get("reason") == "dropped":
+        return f"{data.get('function')} returns no gradient for parameters of {optimizer}: return one in its backward()"
     return f"{optimizer} steps parameters without a gradient: check what cuts the graph between them and the loss"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.call_order.dropped_gradients import CHECKS, DroppedGradients, parameters_of
 from ammeter.probes.call_order.marks import nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
 from ammeter.tensors.hidden_reads import has_numbers, unseen
@@ -28,9 +29,6 @@ MIN_EMPTY_STEPS = 2
 MIN_IDLE_STEPS = 8
 """The same while other optimizers, or other parameters of the model, have gradients: parts that train in turn have some
 within fewer steps."""
-
-REPLACED_CHECKS = (3, 8)
-"""Steps with gradients at which replaced parameters are searched; they must be found at both."""
 
 MAX_NODES = 8192
 """Nodes behind a loss that are searched for parameters, in steps without gradients and in the first one."""
@@ -76,6 +74,7 @@ class Missing:
         self._forward_line = self._backward_line = ""
         self._has_output = self._output_has_graph = self._comes_from_output = False
         self._leaves: set[int] | None = None
+        self._dropped = DroppedGradients()
 
     def attach(self, guard: Any) -> list[Any]:
         return self._session.fast_path.pauses(
@@ -83,6 +82,7 @@ class Missing:
                 self._session.forward.subscribe(after=guard(self._after_forward)),
                 patch.backward(before=guard(self._before_backward)),
                 patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
+                *self._dropped.attach(guard),
             ]
         )
 
@@ -112,7 +112,10 @@ class Missing:
         account.steps += 1
         account.empty, account.had_gradient = 0, True
         self._searches = False
-        if account.steps in REPLACED_CHECKS or (account.steps > REPLACED_CHECKS[-1] and is_power_of_two(account.steps)):
+        for function, line, keys in self._dropped.after_step(optimizer, account.steps):
+            trained = [parameter for parameter in _trained(optimizer) if id(parameter) in keys]
+            self._report(optimizer, "dropped", line, trained=trained, function=function)
+        if account.steps in CHECKS or (account.steps > CHECKS[-1] and is_power_of_two(account.steps)):
             unseen(lambda: self._search_replaced(optimizer, account), ())
 
     def raised(self, line: str) -> None:
@@ -180,7 +183,7 @@ class Missing:
 
     def _empty_step(self, optimizer: torch.optim.Optimizer, *, raises: bool) -> None:
         account = self._of(optimizer)
-        trained = list(_trained(optimizer)) or list(_parameters(optimizer))
+        trained = list(_trained(optimizer)) or list(parameters_of(optimizer))
         if not trained or self._backward_line == "":
             self._searches = True  # nothing has run backward yet, so that no gradient can exist
             return
@@ -239,7 +242,7 @@ class Missing:
 
     def _owned(self) -> set[int]:
         """Returns the ids of the parameters of all watched optimizers."""
-        return {id(parameter) for other in self._session.watched.optimizers for parameter in _parameters(other)}
+        return {id(parameter) for other in self._session.watched.optimizers for parameter in parameters_of(other)}
 
     def _of_models(self) -> Iterator[tuple[str, torch.Tensor]]:
         for ref in self._session.watched.models:
@@ -257,7 +260,9 @@ class Missing:
         trained: Iterable[torch.Tensor] = (),
         names: Iterable[str] = (),
         first: int | None = None,
+        function: str = "",
     ) -> None:
+        more: dict[str, Any] = {"function": function} if function else {}
         trained = list(trained)
         own, watched = {id(parameter) for parameter in trained}, self._session.watched
         known = [watched.tensors[index].name for index, tensor in watched.alive() if id(tensor) in own]
@@ -270,19 +275,16 @@ class Missing:
             tensors=(list(names) or known)[:MAX_NAMED_TENSORS],
             raises=raises,
             first_step=self._session.row.step if first is None else first,
+            **more,
         )
 
 
 def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
-    return any(parameter.grad is not None for parameter in _parameters(optimizer))
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return any(parameter.grad is not None for parameter in parameters_of(optimizer))
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for parameter in _parameters(optimizer) if parameter.requires_grad)
+    return (parameter for parameter in parameters_of(optimizer) if parameter.requires_grad)
 
 
 def _sampled(trained: list[torch.Tensor]) -> list[float]:

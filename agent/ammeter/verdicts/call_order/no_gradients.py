@@ -110,6 +110,8 @@ def _title(data: dict[str, Any]) -> str:
     optimizer = data.get("optimizer") or "The optimizer"
     if not data:
         return "All gradients are zero"
+    if data.get("reason") == "dropped":
+        return f"{data.get('function') or 'A custom Function'} returns no gradient for a parameter"
     return (
         f"{optimizer} has parameters that are not the model's"
         if _not_the_models(data)
@@ -140,7 +142,12 @@ def _cause(state: State, caller: str | None, tensors: list[str]) -> str:
     return (
         wording.sentence(
             _CAUSES.get(str(data.get("reason")), _CAUSES[""]).format(
-                optimizer=optimizer, many=many, named=named, at=f" at {caller}" if caller else ""
+                optimizer=optimizer,
+                many=many,
+                named=named,
+                at=f" at {caller}" if caller else "",
+                count=wording.count(count, "parameter"),
+                function=data.get("function") or "a custom Function",
             )
         )
         + raises
@@ -152,6 +159,9 @@ _CAUSES = {
     " has a gradient: the model was created again, copied or converted after the optimizer.",
     "replaced": "parts of the model were replaced after {optimizer} was created: the new ones{named} have gradients and"
     " belong to no optimizer of the run, and tensors of the optimizer are no longer the model's and have no gradient.",
+    "dropped": "{count} of {optimizer}{named}, of which the loss is computed, had no gradient after backward():"
+    " {function}, an autograd.Function of the program, gets them and its backward(){at} returned None for them."
+    " Other parameters of the optimizer had gradients.",
     "frozen": "none of the parameters of {optimizer}{named} requires a gradient, so its steps skip all of them.",
     "no-graph-of-output": "the forward pass{at} recorded no graph, so none{many} of {optimizer} can get a"
     " gradient: it ran under torch.no_grad() or inference_mode(), or its parameters do not require gradients.",
@@ -180,6 +190,9 @@ _FIXES = {
     " converts the model, and pass watch() that model. Start the run again: it has trained nothing.",
     "replaced": "Create the optimizer after the parts are replaced, or call optimizer.add_param_group() with the new"
     " ones.",
+    "dropped": "Return a gradient for each input of the Function that ctx.needs_input_grad asks for. forward() of a"
+    " Function runs without gradients: a copy that it makes of a weight, such as a cast, has requires_grad=False, so"
+    " decide by the weight itself or by ctx.needs_input_grad. Start the run again: these parameters were not trained.",
     "frozen": "Call requires_grad_(True) on the parameters to train before the forward pass.",
     "no-graph-of-output": "Run the forward pass{at} outside of torch.no_grad() and torch.inference_mode(), after"
     " model.train() and requires_grad_(True) on the parameters to train.",
@@ -210,6 +223,7 @@ def _evidence(state: State, tensors: list[str]) -> dict[str, Any]:
         "tensors_without_gradient": data.get("count") or None,
         "tensors": tensors,
         "raises": bool(data.get("raises")),
+        **({"function": data["function"]} if data.get("function") else {}),
     }
 
 

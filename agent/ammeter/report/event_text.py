@@ -113,19 +113,8 @@ def _mixed(data: Data) -> str:
 
 
 def _not_reset(data: Data) -> str:
-    skipped = data.get("after") == "skipped"
-    step = "a skipped step, so its NaN or Inf remains" if skipped else "an applied step"
+    step = "a skipped step, so its NaN or Inf remains" if data.get("after") == "skipped" else "an applied step"
     return f"gradients of {data['optimizer']} are added to those of {step}: call zero_grad() in every step"
-
-
-def _unfinished(data: Data) -> str:
-    what = "loss" if "loss" in data else "gradients"
-    return f"the program ended in a step whose {what} contained NaN or Inf, and no optimizer stepped"
-
-
-def _rebuilt(data: Data) -> str:
-    scale = wording.scale(data["scale"])
-    return f"another scaler took over {data['optimizer']} at its first scale, {scale}: create it once"
 
 
 def _not_restored(data: Data) -> str:
@@ -148,10 +137,6 @@ def _half_weights(data: Data) -> str:
         f"{data['optimizer']} updates {data['count']} of {data['of']} tensors in {_list(data['dtypes'])} without a"
         f" float32 copy, where small updates are lost{refused}: keep weights in float32 under autocast"
     )
-
-
-def _eps(data: Data) -> str:
-    return f"the eps of {data['where']}, {data['eps']:g}, is zero in {data['dtype']}: raise it, or use float32 there"
 
 
 def _unsupported(data: Data) -> str:
@@ -180,18 +165,6 @@ def _not_as_asked(data: Data) -> str:
         f"{data['asked']} was asked for, but the loss is computed in {data['ran']}: enter autocast for the model's"
         " device around forward pass and loss"
     )
-
-
-def _autocast_scope(data: Data) -> str:
-    return f"{data['call']} runs inside autocast: only the forward pass and the loss belong there"
-
-
-def _loss_in_half(data: Data) -> str:
-    return f"the loss is computed in {data['dtype']}: convert the output of the model with .float() before the loss"
-
-
-def _sensitive(data: Data) -> str:
-    return f"the result of {data['op']} is {wording.percent(data['error'])} off in {data['dtype']}: use float32 there"
 
 
 def _scheduler(data: Data) -> str:
@@ -282,21 +255,33 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.update_between_optimizers": _update_between,
     "usage.mixed_scale": _mixed,
     "usage.gradients_not_reset": _not_reset,
-    "step.unfinished": _unfinished,
+    "step.unfinished": lambda data: (
+        f"the program ended in a step whose {'loss' if 'loss' in data else 'gradients'} contained NaN or Inf, and no"
+        " optimizer stepped"
+    ),
     "usage.changed_while_scaled": lambda _: "the program changes gradients that are still scaled",
     "usage.step_not_updated": lambda _: "scaler.step() was called twice without scaler.update() between, which raises",
-    "usage.scaler_rebuilt": _rebuilt,
+    "usage.scaler_rebuilt": lambda data: (
+        f"another scaler took over {data['optimizer']} at its first scale, {wording.scale(data['scale'])}: create it"
+        " once"
+    ),
     "usage.scaler_not_restored": _not_restored,
     "usage.scaler_disabled": _disabled,
     "usage.scaler_with_bf16": lambda _: "a scaler with bfloat16 costs time and may skip steps needlessly: remove it",
     "usage.fp16_without_scaler": lambda data: f"{data['optimizer']} steps on float16 gradients that were never scaled",
     "usage.half_weights": _half_weights,
-    "usage.eps_below_dtype": _eps,
+    "usage.eps_below_dtype": lambda data: (
+        f"the eps of {data['where']}, {data['eps']:g}, is zero in {data['dtype']}: raise it, or use float32 there"
+    ),
     "usage.unsupported_op": _unsupported,
     "usage.no_gradients": _no_gradients,
     "usage.not_as_asked": _not_as_asked,
-    "usage.autocast_scope": _autocast_scope,
-    "usage.loss_in_half": _loss_in_half,
+    "usage.autocast_scope": lambda data: (
+        f"{data['call']} runs inside autocast: only the forward pass and the loss belong there"
+    ),
+    "usage.loss_in_half": lambda data: (
+        f"the loss is computed in {data['dtype']}: convert the output of the model with .float() before the loss"
+    ),
     "usage.scheduler_ahead": _scheduler,
     "usage.lopsided_step": _lopsided,
     "origin.found": origin_text.sentence,
@@ -305,7 +290,9 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "evaluation.nonfinite": _evaluation,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
-    "kernels.sensitive": _sensitive,
+    "kernels.sensitive": lambda data: (
+        f"the result of {data['op']} is {wording.percent(data['error'])} off in {data['dtype']}: use float32 there"
+    ),
     "guard.acted": _guard,
     "checkpoint.verified": lambda data: (
         f"checkpoint {data['path']} was read back: {data['reason']}" if data.get("outcome") == "failed" else ""

@@ -1,8 +1,7 @@
 """Finds optimizers that step without a gradient, and the place at which the graph ends before their parameters.
 
-torch skips parameters without a gradient, so such a step changes nothing and raises no error, unless a scaler checks
-it. In the first steps, and after a step without gradients, the probe notes where the model's output and the loss come
-from.
+torch skips parameters without a gradient, and raises no error unless a scaler checks the step. In the first steps, and
+after a step without gradients, the probe notes where the model's output and the loss come from.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ MIN_EMPTY_STEPS = 2
 """Steps in a row without a gradient, if no optimizer has any: a single one may follow a reset by the program."""
 
 MIN_IDLE_STEPS = 8
-"""The same while other optimizers, or other parameters of the model, have gradients: parts that train in turn have some
-within fewer steps."""
+"""The same while other parameters have gradients: parts that train in turn have some within fewer steps."""
 
 MAX_NODES = 8192
 """Nodes behind a loss that are searched for parameters, in steps without gradients and in the first one."""

@@ -1,7 +1,7 @@
 """Runs the backward pass of one operator again, to tell its numbers from its kernels.
 
-It runs twice as it was, and each of torch's operators in it is looked at. The first one that makes NaN or Inf from
-finite inputs runs once more in float64. None of the results reaches the program.
+It runs twice as it was. The first of torch's operators in it that makes NaN or Inf from finite inputs runs once more in
+float64. None of the results reaches the program.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ def _is_fit(node: Any, received: Sequence[torch.Tensor]) -> bool:
     if name.startswith(_REFUSED) or not received or not all(tensor.is_cpu for tensor in received):
         return False
     is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if isinstance(node, torch._C._FunctionBase) and is_shared:  # it may wait for other ranks
-        return False
-    return sum(map(torch.Tensor.numel, received)) <= MAX_ELEMENTS
+    may_wait = isinstance(node, torch._C._FunctionBase) and is_shared  # for other ranks
+    return not may_wait and sum(map(torch.Tensor.numel, received)) <= MAX_ELEMENTS
 
 
 class Call(NamedTuple):
@@ -110,8 +109,7 @@ class _Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = Call(function, args, kwargs or {})
-        changes = function._schema.is_mutable
-        if self.culprit is None and changes:  # its inputs as they are now
+        if self.culprit is None and function._schema.is_mutable:  # its inputs as they are now
             call = Call(function, *tree_map(_copy, (args, kwargs or {})))
         result = function(*args, **(kwargs or {}))
         name = function._schema.name.removeprefix("aten::")

@@ -138,4 +138,4 @@ def test_a_real_run_names_the_layer_whose_statistics_one_batch_has_broken(
         assert NAME not in found
     else:
         assert "norm" == found[NAME].module
-        assert [NAME] == list(found)
+        assert {NAME} == set(found) - {"nonfinite-validation"}  # the pass itself, which poisoned-buffers explains

@@ -63,7 +63,7 @@ CLAIMS = (
         "as above",
     ),
     Claim(r"\b[Dd]o not lower the scale", failed_at_scale_1, "as above"),
-    Claim(r"(?i)poison", has("nonfinite_weight"), "nonfinite_weight, which was read"),
+    Claim(r"(?i)\bpoison", has("nonfinite_weight"), "nonfinite_weight, which was read"),
     Claim(
         r"[Ww]eights (hold|contain)(ed)? NaN|[Ww]eight tensors? contains? NaN",
         has("nonfinite_weight", "weights_nonfinite_at_step"),

@@ -34,7 +34,7 @@ def test_a_healthy_model_holds_in_float16_and_is_compared_with_float32(tmp_path:
     assert half.loss_difference is not None
     assert 0 < abs(half.loss_difference) < 0.01
     assert half.time_ratio
-    assert half.memory
+    assert half.memory is not None  # a small model may fit into what the start of Python needed
     assert 0 == half.underflow
 
 

@@ -62,7 +62,7 @@ class Reproducers:
         self._written.add((op, trial.answer))
         try:
             return {"reproducer": write(self._folder, step, op, trial)}
-        except OSError:  # such as a full disk: the finding is worth more than its program
+        except (OSError, RuntimeError):  # torch.save raises both on a full disk; the finding is worth more
             return {}
 
 
@@ -76,7 +76,7 @@ def write(stream_folder: Path, step: int, op: str, trial: Trial) -> str:
         The program's path relative to the run's folder.
 
     Raises:
-        OSError: a file could not be written.
+        OSError, RuntimeError: a file could not be written; torch.save() raises the latter.
     """
     name = f"step-{step}-{op}-{stream_folder.name[:8]}"
     folder = stream_folder.parent / FOLDER

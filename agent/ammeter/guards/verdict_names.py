@@ -12,6 +12,7 @@ UNUSABLE = {
     "run-stalled": "no step ends while it is open, and guards act between two steps",
     "ranks-disagree": "it needs the rows of all ranks, which the collector and `ammeter report` have",
     "half-reduction": "it needs the rows of all ranks, which the collector and `ammeter report` have",
+    "broken-in-reduction": "it compares what all ranks have read, which the collector and `ammeter report` have",
 }
 """Verdicts that no guard can act on, with the reason."""
 

@@ -16,5 +16,5 @@ def test_the_default_budget_reads_much_less(tmp_path: Path) -> None:
     (tmp_path / "frugal").mkdir()
     dense = runner.run(case, tmp_path / "dense", anomaly=False)
     frugal = runner.run(msgspec.structs.replace(case, frugal=True), tmp_path / "frugal", anomaly=False)
-    assert 149 == sum("grad_agreement" in row.columns for row in dense.rows)
+    assert 135 < sum("grad_agreement" in row.columns for row in dense.rows) < 150  # a slice that moves on has no pair
     assert 0 < sum("grad_agreement" in row.columns for row in frugal.rows) < 120

@@ -73,20 +73,17 @@ def _loss_not_scaled(data: Data) -> str:
 
 
 def _not_unscaled(data: Data) -> str:
-    if data.get("own"):
-        return (
-            f"{data['optimizer']} steps on gradients that are still multiplied by the program's own scale of"
-            f" {wording.scale(data['scale'])}: divide them by it"
-        )
+    name = data["optimizer"]
+    if data.get("again"):
+        return f"{name} steps again on gradients that scaler.step() has already used: remove this step()"
     if data.get("raises"):
-        return (
-            f"{data['optimizer']} steps without the scaler, which then has no gradients to check at update():"
-            " call scaler.step(optimizer)"
-        )
-    return (
-        f"{data['optimizer']} steps without the scaler on gradients that are still multiplied"
-        f" by {wording.scale(data['scale'])}: call scaler.step(optimizer)"
-    )
+        return f"{name} steps without the scaler, which then has nothing to check: call scaler.step(optimizer)"
+    by, remedy = ("the program's own scale of ", "divide them by it") if data.get("own") else ("", _BY_SCALER)
+    past = "" if data.get("own") else " without the scaler"
+    return f"{name} steps{past} on gradients that are still multiplied by {by}{wording.scale(data['scale'])}: {remedy}"
+
+
+_BY_SCALER = "call scaler.step(optimizer)"
 
 
 def _update_between(data: Data) -> str:

@@ -12,7 +12,7 @@ CASES = (
         "kernels/pytorch_196678.py",
         "cuDNN's attention backward returns NaN for grad_q at finite inputs",
         ("kernel-nan", "nonfinite-gradient"),
-        (r"backward", r"finite"),
+        (r"CudnnAttention", r"finite"),
         limitation=PLANTED,
     ),
     Case(
@@ -20,7 +20,7 @@ CASES = (
         "kernels/unsloth_3385.py",
         "a bfloat16 attention kernel returns NaN in the forward pass at finite inputs",
         ("kernel-nan", "nonfinite-loss"),
-        (r"bfloat16|Function|kernel|operator", r"finite"),
+        (r"FlashAttention", r"finite"),
         limitation=PLANTED,
     ),
     Case(
@@ -28,7 +28,7 @@ CASES = (
         "kernels/flash_attention_2324.py",
         "gradients of the padding are uninitialised memory",
         ("kernel-nan", "nonfinite-gradient"),
-        (r"backward", r"Function|kernel|operator", r"finite"),
+        (r"VarlenAttention", r"finite"),
         limitation=PLANTED + " NaN stands for what the memory held.",
     ),
     Case(
@@ -36,7 +36,7 @@ CASES = (
         "kernels/tilelang_2461.py",
         "the backward pass reads log-sum-exps that the forward pass did not write",
         ("kernel-nan", "nonfinite-gradient"),
-        (r"backward", r"Function|kernel|operator", r"finite"),
+        (r"\bAttention", r"finite"),
         limitation=PLANTED + " NaN stands for what the memory held.",
     ),
 )

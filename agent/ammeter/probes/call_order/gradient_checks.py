@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from ammeter.probes.call_order.sampled_elements import (
     MAX_CHANGE,
     change,
     keeps_scale,
+    largest,
     ratio,
     sampled,
     transferred_ratio,
@@ -21,22 +21,11 @@ from ammeter.probes.call_order.sampled_elements import (
 )
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
 from ammeter.recording.loss_shares import own_scale
-from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
-from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site, loss_graph, optimizer_steps
-from ammeter.torch_hooks.gradients import gradient
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
-
-MAX_READ_GRADIENTS = 4
-MAX_READ_ELEMENTS = 1024
-"""Sampled gradients, and elements of each, that are read to check for a reset.
-
-A reset through .data.zero_() does not change the version of a gradient. A small sample keeps this reading cheap.
-"""
-
 
 MAX_SAMPLES = 64
 """Samples of one optimizer's gradients that are compared with those that it receives."""
@@ -107,7 +96,7 @@ class GradientChecks:
     def read_unscaled(self, account: OptimizerGradients) -> None:
         """Reads unscaled gradients that backward() is about to add to: zero_grad() may have zeroed them."""
         if is_unscaled(account.scaler(), account.optimizer()) and not self._events.was_emitted("usage.mixed_scale"):
-            account.record(leftover=_largest(account.parameters()))
+            account.record(leftover=largest(account.parameters()))
 
     def added_to_unscaled(self, account: OptimizerGradients) -> None:
         """Reports scaled gradients that were added to unscaled ones of the same optimizer."""
@@ -226,7 +215,7 @@ class GradientChecks:
         """
         checked = self._checked[id(account)] = self._checked.get(id(account), 0) + 1
         if is_check_due(checked):
-            account.record(leftover=_largest(account.parameters()), added_line=call_site.line())
+            account.record(leftover=largest(account.parameters()), added_line=call_site.line())
 
     def not_reset(self, account: OptimizerGradients) -> None:
         if account.leftover is None:
@@ -285,14 +274,3 @@ def _has_no_moments(account: OptimizerGradients) -> bool:
     divide each gradient by the scale as it uses it.
     """
     return not any(getattr(account.optimizer(), "state", {}).values())
-
-
-def _largest(parameters: list[torch.Tensor]) -> Transfer | None:
-    """Transfer of the largest absolute value in sampled gradients; NaN counts as infinity."""
-    grads = [grad for parameter in parameters[:MAX_READ_GRADIENTS] if (grad := gradient(parameter)) is not None]
-    near = [grad for grad in grads if grad.device == grads[0].device]
-    return unseen(lambda: async_copy.of(torch.stack(list(map(_largest_element, near))).max()), near) if near else None
-
-
-def _largest_element(grad: torch.Tensor) -> torch.Tensor:
-    return grad.flatten()[:MAX_READ_ELEMENTS].abs().max().float().nan_to_num(nan=math.inf)

@@ -12,7 +12,7 @@ from ammeter.probes.call_order.clipping import Clipping
 from ammeter.probes.call_order.dtypes.loss_in_half import LossInHalf
 from ammeter.probes.call_order.dtypes.precision import Precision
 from ammeter.probes.call_order.dtypes.requested import Requested
-from ammeter.probes.call_order.early_updates import EarlyUpdates
+from ammeter.probes.call_order.early_updates import EarlyUpdates, SecondSteps
 from ammeter.probes.call_order.ledger import Ledger
 from ammeter.probes.call_order.marks import Marks, has_gradient
 from ammeter.probes.call_order.missing_gradients import Missing
@@ -40,6 +40,7 @@ class Usage:
         self._order = Order(session, self._events, ledger, marks)
         self._clipping = Clipping(session, self._events, ledger)
         self._early_updates = EarlyUpdates(session, self._events)
+        self._second_steps = SecondSteps(session, self._events)
         self._scalers = Scalers(session, self._events)
         self._precision = Precision(session, self._events)
         self._outcomes = Outcomes(session, self._events)
@@ -71,6 +72,7 @@ class Usage:
             *patch.methods(scalers, "load_state_dict", after=guard(self._scalers.restored)),
             *patch.methods(optimizers, "load_state_dict", after=guard(self._scalers.resumed)),
             *self._early_updates.attach(guard),
+            *self._second_steps.attach(guard),
             *self._clipping.attach(guard),
             *self._outcomes.attach(guard),
             *self._requested.attach(guard),

@@ -16,6 +16,13 @@ MAX_SAMPLED_GRADIENTS = 4
 MAX_SAMPLED_ELEMENTS = 16
 """Gradients of one optimizer, and elements of each, that are compared."""
 
+MAX_READ_GRADIENTS = 4
+MAX_READ_ELEMENTS = 1024
+"""Sampled gradients, and elements of each, that are read to check for a reset.
+
+A reset through .data.zero_() does not change the version of a gradient. A small sample keeps this reading cheap.
+"""
+
 MAX_CHANGE = 16.0
 """Gradients whose typical element a program has changed by no more than this factor are not divided by a loss scale."""
 
@@ -116,3 +123,14 @@ def _unless_uniform(produced: torch.Tensor, received: torch.Tensor) -> torch.Ten
     is_kept = share(ratios, 1.0, 0.001) >= KEPT_SHARE
     is_flat = share(received, size, 0.01) >= UNIFORM_SHARE
     return torch.where((is_one_factor & ~is_kept) | is_flat, math.nan, middle)
+
+
+def largest(parameters: list[torch.Tensor]) -> Transfer | None:
+    """Transfer of the largest absolute value in sampled gradients; NaN counts as infinity."""
+    grads = [grad for parameter in parameters[:MAX_READ_GRADIENTS] if (grad := gradient(parameter)) is not None]
+    near = [grad for grad in grads if grad.device == grads[0].device]
+    return unseen(lambda: async_copy.of(torch.stack(list(map(_largest_element, near))).max()), near) if near else None
+
+
+def _largest_element(grad: torch.Tensor) -> torch.Tensor:
+    return grad.flatten()[:MAX_READ_ELEMENTS].abs().max().float().nan_to_num(nan=math.inf)

@@ -41,12 +41,13 @@ class GradientOrigin:
         self._graph = places.Graph([])
         self._caller = ""
         self._armed_steps = 0
+        self._is_removed = False
         self._is_over = False
         """Whether the backward pass has made a NaN or an Inf, so that later nodes only pass it on."""
 
     def arm(self, guard: Callable[..., Any]) -> None:
-        """Searches in the next backward pass, which must be that of the next step."""
-        if not self._handles and self._armed_steps < MAX_ARMED_STEPS:
+        """Searches in the next backward pass, which must be that of the next step. The last rows of a run have none."""
+        if not self._is_removed and not self._handles and self._armed_steps < MAX_ARMED_STEPS:
             self._armed_steps += 1
             self._session.fast_path.avoid(2)
             self._guard = guard
@@ -58,7 +59,9 @@ class GradientOrigin:
         while self._handles:
             self._handles.pop().remove()
 
-    remove = disarm
+    def remove(self) -> None:
+        self._is_removed = True
+        self.disarm()
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outputs = patch.outputs(args, kwargs)

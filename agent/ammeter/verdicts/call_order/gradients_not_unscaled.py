@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ammeter.verdicts.call_order import own_scaling
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -9,56 +11,95 @@ from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 
+def _conclude(state: SingleEventState) -> Finding:
+    data = state.data
+    name = data.get("optimizer") or "optimizer"
+    call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
+    scale = None if data.get("scale") is None else float(data["scale"])
+    words = _words(data, call, "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}")
+    evidence = {"optimizer": data.get("optimizer"), "scale": scale}
+    return Finding(
+        verdict=VERDICT.id,
+        severity="ticket",
+        title=_title(data),
+        cause=words.cause,
+        fix=words.fix or _fix(data, call, wording.earlier(state.opened.first)),
+        caller=data.get("caller") or None,
+        evidence=evidence | ({"again": data["again"]} if data.get("again") else {}),
+        **lifecycle_fields(state.opened),
+    )
+
+
+def _title(data: dict[str, Any]) -> str:
+    if data.get("again"):
+        return "The optimizer steps again after the scaler"
+    return "The optimizer steps past the scaler" if data.get("raises") else "The optimizer steps on scaled gradients"
+
+
+def _words(data: dict[str, Any], call: str, times: str) -> own_scaling.Text:
+    """Cause, and fix if it is not the usual one."""
+    if data.get("own"):
+        return own_scaling.gradients_not_unscaled(data)
+    if data.get("again"):
+        return own_scaling.Text(_again(call, data), "")
+    if data.get("raises"):
+        return own_scaling.Text(_past_update(call, times), "")
+    if data.get("ratio") is not None:
+        return own_scaling.Text(_changed(call, times, float(data["ratio"])), "")
+    name = data.get("optimizer") or "optimizer"
+    used = (
+        f"{name} has updated its weights and its state without scaler.step()" if data.get("by_state") else _used(call)
+    )
+    return own_scaling.Text(
+        f"{used}, so the optimizer used gradients that are still multiplied by {times}. SGD takes steps that many"
+        " times too large; Adam normalizes them, which hides the mistake. Neither skips a step with NaN or Inf.",
+        "",
+    )
+
+
+def _fix(data: dict[str, Any], call: str, earlier: str) -> str:
+    if data.get("again"):
+        return (
+            f"Remove {call}, or call it only where no GradScaler is in use: scaler.step(optimizer) makes the step."
+            f" Check the weights with torch.isfinite; if one is not finite, restore {earlier}."
+        )
+    instead = "its own update" if data.get("by_state") else call
+    return (
+        f"Call scaler.step(optimizer) instead of {instead}, and scaler.update() after it. If the optimizer is SGD,"
+        f" restore {earlier}: such steps ruin the weights."
+    )
+
+
+def _used(call: str) -> str:
+    return f"{call} was called directly instead of through scaler.step()"
+
+
+def _again(call: str, data: dict[str, Any]) -> str:
+    """Returns the cause if scaler.step() had already used the gradients."""
+    skipped = " The scaler had just skipped this step." if data["again"] == "skipped" else ""
+    return (
+        f"{call} was called after scaler.step(optimizer), on the same gradients: no backward() and no reset came in"
+        f" between.{skipped} A step that the scaler has made is made twice in this way, and one that it skips because"
+        " of NaN or Inf is made all the same."
+    )
+
+
 def _past_update(call: str, times: str) -> str:
     """Returns the cause if update() raised an error for lack of a step of the scaler."""
     return (
-        f"{call} was called directly instead of through scaler.step(), on gradients of a loss that scaler.scale() had"
-        f" multiplied by {times}. The scaler has neither unscaled them nor checked them for NaN and Inf, so that"
-        " scaler.update() raised 'No inf checks were recorded prior to update.'"
+        f"{_used(call)}, on gradients of a loss that scaler.scale() had multiplied by {times}. The scaler has neither"
+        " unscaled them nor checked them for NaN and Inf, so that scaler.update() raised 'No inf checks were recorded"
+        " prior to update.'"
     )
 
 
 def _changed(call: str, times: str, ratio: float) -> str:
     """Returns the cause if the program had changed the gradients between backward() and the step."""
     return (
-        f"{call} was called directly instead of through scaler.step(). The program had changed the gradients before it,"
-        f" but not divided them by the loss scale: their typical element was {ratio:.2g} times the one that backward()"
-        f" had left, which is multiplied by {times}. SGD takes steps that many times too large; Adam normalizes them,"
-        " which hides the mistake. Neither skips a step with NaN or Inf."
-    )
-
-
-def _conclude(state: SingleEventState) -> Finding:
-    data = state.data
-    name = data.get("optimizer") or "optimizer"
-    call = f"{name}.step() at {data['caller']}" if data.get("caller") else f"{name}.step()"
-    scale = None if data.get("scale") is None else float(data["scale"])
-    times = "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}"
-    used = f"{call} was called directly instead of through scaler.step()"
-    if data.get("by_state"):
-        used, call = f"{name} has updated its weights and its state without scaler.step()", "its own update"
-    own = own_scaling.gradients_not_unscaled(data) if data.get("own") else None
-    return Finding(
-        verdict=VERDICT.id,
-        severity="ticket",
-        title="The optimizer steps past the scaler"
-        if data.get("raises")
-        else "The optimizer steps on scaled gradients",
-        cause=own.cause
-        if own
-        else _past_update(call, times)
-        if data.get("raises")
-        else _changed(call, times, float(data["ratio"]))
-        if data.get("ratio") is not None
-        else f"{used}, so the optimizer used gradients that are still multiplied by {times}. SGD takes steps that many"
-        " times too large; Adam normalizes them, which hides the mistake. Neither skips a step with NaN or Inf.",
-        fix=own.fix
-        if own
-        else f"Call scaler.step(optimizer) instead of {call}, and scaler.update() after it. If the optimizer is SGD,"
-        f" restore {wording.earlier(state.opened.first)}: such steps ruin the weights.",
-        caller=data.get("caller") or None,
-        evidence={"optimizer": data.get("optimizer"), "scale": scale},
-        **lifecycle_fields(state.opened),
+        f"{_used(call)}. The program had changed the gradients before it, but not divided them by the loss scale: their"
+        f" typical element was {ratio:.2g} times the one that backward() had left, which is multiplied by {times}. SGD"
+        " takes steps that many times too large; Adam normalizes them, which hides the mistake. Neither skips a step"
+        " with NaN or Inf."
     )
 
 
@@ -76,6 +117,7 @@ VERDICT = Verdict(
         "diverged",
         "clip-before-unscale",
         "activation-overflow",
+        "masked-row-nan",
         "nonfinite-loss",
         "nonfinite-gradient",
         "nonfinite-weights",

@@ -21,7 +21,7 @@ from ammeter.probes.origin.graph import nodes, place
 from ammeter.torch_hooks import patch
 from ammeter.verdicts.causality import Explained, explain
 from tests.agent.probes.origin import planted_kernels
-from tests.agent.training import watching
+from tests.agent.training import Model, watching
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -180,3 +180,17 @@ def test_nothing_stays_attached_and_the_graph_is_freed(tmp_path: Path, monkeypat
     assert before == patch.attached()
     assert len(graphs) > 1
     assert not [graph for graph in graphs if graph() is not None]
+
+
+def test_bad_gradients_in_the_last_rows_of_a_run_leave_no_patch_behind(tmp_path: Path) -> None:
+    """The fixture of all tests finds a patch of backward() that is left."""
+    model, scaler = Model(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with watching(tmp_path, model, optimizer, scaler) as seen:
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(8, 12)).square().mean() * float("inf")).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.step()  # a row of its own, which is finished when the run has ended
+    assert "gradients_not_unscaled" in seen.usage()

@@ -33,6 +33,20 @@ def test_a_scaler_that_is_not_watched_is_no_reason_to_be_silent() -> None:
     assert "still multiplied by the loss scale." in findings(told(scale=None))["gradients-not-unscaled"].cause
 
 
+@pytest.mark.parametrize("again", ["applied", "skipped"])
+def test_a_step_after_that_of_the_scaler_is_to_be_removed(again: str) -> None:
+    stream = warm(7).event(
+        "usage.gradients_not_unscaled", caller="loop/train.py:120", optimizer="SGD", scale=1024.0, again=again, left=0.5
+    )
+    finding = findings(stream)["gradients-not-unscaled"]
+    assert "The optimizer steps again after the scaler" == finding.title
+    assert "SGD.step() at loop/train.py:120 was called after scaler.step(optimizer)" in finding.cause
+    assert (again == "skipped") == ("The scaler had just skipped this step." in finding.cause)
+    assert "still multiplied" not in finding.cause
+    assert finding.fix.startswith("Remove SGD.step() at loop/train.py:120")
+    assert {"optimizer": "SGD", "scale": 1024.0, "again": again} == finding.evidence
+
+
 def test_a_clip_on_the_same_gradients_is_its_consequence() -> None:
     stream = told().event("usage.clip_before_unscale", caller="loop/train.py:119", max_norm=1.0, scale=65536.0)
     (only,) = explain([("a", finding) for finding in findings(stream).values()])

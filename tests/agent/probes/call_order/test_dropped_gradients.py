@@ -99,16 +99,17 @@ def frozen(tmp_path: Path) -> torch.nn.Module:
 
 
 def summed_elsewhere(tmp_path: Path) -> torch.nn.Module:
-    model = model_of(Layer())
-    model[1].weight.main_grad = torch.zeros(4, 4)
-    return model
+    layer = Layer()
+    layer.weight.main_grad = torch.zeros(4, 4)  # type: ignore[attr-defined]
+    return model_of(layer)
 
 
 def used_in_backward(tmp_path: Path) -> torch.nn.Module:
     """The gradient is used, and removed, as soon as it is complete."""
-    model = model_of(Layer(Complete))
-    model[1].weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
-    return model
+    layer = Layer(Complete)
+    weight: Any = layer.weight
+    weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    return model_of(layer)
 
 
 @pytest.mark.parametrize("build", [complete, unused, frozen, summed_elsewhere, used_in_backward])

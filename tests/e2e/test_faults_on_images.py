@@ -23,7 +23,7 @@ OTHER_PLACES = {
     "diverged": {"severity": "ticket"},  # its normalisation bounds the loss, which rises and does not explode
 }
 KEPT = {"checkpoint-incomplete"}
-LONG = {"lopsided-step": 150, "gradient-spike": 120, "stagnation": 240}
+LONG = {"lopsided-step": 150, "rollout-mismatch": 150, "gradient-spike": 120, "stagnation": 240}
 OFTEN = {*READ_OFTEN, "gradient-spike", "stagnation"}
 NAMES = [*(EXPECTED.keys() - ENDS.keys()), *KEPT, "gradient-spike", "stagnation"]
 

@@ -24,7 +24,7 @@ FIRST_VALUES = 5
 """Values whose median is the start. Two kernels differ from the first step on, so only a change counts."""
 
 GROWTH = 10.0
-"""Factor over the start. Rounding alone gives the same difference throughout; what differs tenfold has another cause."""
+"""Factor over the start. Rounding alone stays near its start; a tenfold difference has another cause."""
 
 MIN_KL = 0.01
 """KL divergence in nats per token, from which on implementations correct or drop samples."""

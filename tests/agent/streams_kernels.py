@@ -24,7 +24,7 @@ def on(stream: Stream, **environment: str) -> Stream:
 
 def census(stream: Stream, share: float = 1.0, **more: Any) -> Stream:
     """One forward pass, counted: a GFLOP of matrix work, 100 casts of 20 KiB."""
-    told = {
+    data = {
         "phase": "forward",
         "flops_eligible": 10**9,
         "flops_low": round(share * 10**9),
@@ -36,11 +36,11 @@ def census(stream: Stream, share: float = 1.0, **more: Any) -> Stream:
         "seconds": 0.002,
         "whole": True,
     }
-    return stream.event("kernels.census", **told | more)
+    return stream.event("kernels.census", **data | more)
 
 
 def fallback(stream: Stream, reason: str = "autocast-disabled", share: float = 0.25, **more: Any) -> Stream:
-    told = {
+    data = {
         "op": "addmm",
         "module": "blocks.1.mlp.fc",
         "modules": 2,
@@ -50,7 +50,7 @@ def fallback(stream: Stream, reason: str = "autocast-disabled", share: float = 0
         "caller": "model.py:53",
         "flops_share": share,
     }
-    return stream.event("kernel.fallback", **told | more)
+    return stream.event("kernel.fallback", **data | more)
 
 
 def on_gpu() -> Stream:
@@ -98,7 +98,7 @@ def fp32_fallback() -> Stream:
 
 
 def sensitive(stream: Stream, error: float = 0.14, **more: Any) -> Stream:
-    told = {
+    data = {
         "op": "cos",
         "module": "blocks.1.attention.rotary",
         "caller": "model.py:33",
@@ -109,7 +109,7 @@ def sensitive(stream: Stream, error: float = 0.14, **more: Any) -> Stream:
         "rounded_at": "model.py:31",
         "first_step": 1,
     }
-    return stream.event("kernels.sensitive", **told | more)
+    return stream.event("kernels.sensitive", **data | more)
 
 
 @broken

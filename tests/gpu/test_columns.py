@@ -63,11 +63,11 @@ def test_exponents_of_each_gradient_are_those_of_its_elements(device: str, preci
     written = [event for event in events(frames, "tensor.exponents") if event.data["of"] == "gradient"]
     assert written
     for event in written:
-        for told in event.data["tensors"]:
-            gradient = seen[event.step][told["tensor"]]
+        for counted in event.data["tensors"]:
+            gradient = seen[event.step][counted["tensor"]]
             (expected,) = count(gradient, [len(gradient)])
-            assert expected._asdict() == {key: told[key] for key in ("lowest", "counts", "zeros", "nonfinite")}
-            assert float(np.abs(gradient).max()) == pytest.approx(told["absmax"])
+            assert expected._asdict() == {key: counted[key] for key in ("lowest", "counts", "zeros", "nonfinite")}
+            assert float(np.abs(gradient).max()) == pytest.approx(counted["absmax"])
 
 
 @pytest.mark.parametrize("fused", [False, True])

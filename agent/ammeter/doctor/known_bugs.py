@@ -31,7 +31,7 @@ def _devices(torch: ModuleType) -> list[Facts]:
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     if torch.version.cuda is None:  # ROCm
         return [known | {"device": name} for name in names]
-    with suppress(RuntimeError):  # incompatible libraries, of which torch tells the program
+    with suppress(RuntimeError):  # incompatible libraries, which torch reports to the program itself
         known["cudnn"] = str(torch.backends.cudnn.version())
     capabilities = map(torch.cuda.get_device_capability, range(len(names)))
     return [

@@ -56,10 +56,10 @@ def run(
             output = sink if quiet else sys.stderr.fileno()
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
             death = _await(process, timeout)
-        said = log.read_text("utf-8", "replace")[-2000:].strip()
+        output = log.read_text("utf-8", "replace")[-2000:].strip()
         if file.is_file():
-            return Ended(json.loads(file.read_text("utf-8")), output=said)
-        return Ended(None, death, said)
+            return Ended(json.loads(file.read_text("utf-8")), output=output)
+        return Ended(None, death, output)
 
 
 def _await(process: subprocess.Popen[bytes], timeout: float | None) -> str:

@@ -84,9 +84,9 @@ def answer(
             subnormal=result.subnormal if result else None,
             flushed=result.flushed if result else None,
             margin=result.margin if result else None,
-            formats=[_in(each) for each in by_format],
+            formats=[_in(forecast) for forecast in by_format],
             recommended=choice.format if choice else None,
-            undecided=choice is None and any(each.fits is None for each in by_format),
+            undecided=choice is None and any(forecast.fits is None for forecast in by_format),
         )
 
 

@@ -57,8 +57,8 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    number_format.name: number_format
+    for number_format in (
         Format("float8_e4m3fn", "FP8 e4m3fn", 3, 448.0, 2.0**-6),
         Format("float8_e5m2", "FP8 e5m2", 2, 57344.0, 2.0**-14),
         Format("float16", "float16", 10, 65504.0, 2.0**-14),

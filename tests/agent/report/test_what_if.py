@@ -14,7 +14,7 @@ from tests.agent.stream_builder import Stream
 
 
 def spread(exponents: int, highest: int = 0) -> list[float]:
-    return [2.0 ** (highest - each) for each in range(exponents)]
+    return [2.0 ** (highest - exponent) for exponent in range(exponents)]
 
 
 def run(folder: Path, tensors: dict[str, list[float]], rank: int = 0, elements: int = 0) -> Path:
@@ -64,7 +64,7 @@ def test_json_has_it_only_if_it_is_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert list(TENSORS) == [item["name"] for item in found["items"]]
     assert 16.0 == found["items"][0]["scale"]
     assert ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16"] == [
-        each["format"] for each in found["items"][0]["formats"]
+        row["format"] for row in found["items"][0]["formats"]
     ]
 
 

@@ -102,7 +102,7 @@ def test_a_tensor_without_a_nonzero_element_has_no_forecast() -> None:
 
 def test_the_narrowest_format_with_enough_range_is_recommended() -> None:
     names = {
-        spread: [each.format for each in [recommended(forecasts([histogram(spreading(spread))]))] if each]
+        spread: [found.format for found in [recommended(forecasts([histogram(spreading(spread))]))] if found]
         for spread in (6, 16, 28, 38, 240)
     }
     assert {
@@ -116,12 +116,12 @@ def test_the_narrowest_format_with_enough_range_is_recommended() -> None:
 
 def spreading(exponents: int) -> list[float]:
     """Numbers with as many sizes, which are equally frequent."""
-    return [2.0 ** (exponents / 2 - each) for each in range(exponents)]
+    return [2.0 ** (exponents / 2 - exponent) for exponent in range(exponents)]
 
 
 def test_a_small_sample_decides_only_what_is_clear() -> None:
     few = histogram([1.0] * 30 + [2.0**-40], elements=10**6)
-    assert {None} == {each.fits for each in forecasts([few]) if each.format.startswith("float8")}
+    assert {None} == {forecast.fits for forecast in forecasts([few]) if forecast.format.startswith("float8")}
     assert recommended(forecasts([few])) is None
     assert forecasts([histogram([1.0] * 30 + [2.0**-40])])[0].fits is False
     clear = histogram([1.0] * 20 + [2.0**-40] * 20, elements=10**6)
@@ -158,7 +158,7 @@ def test_a_tensor_with_what_is_not_finite_does_not_count() -> None:
     collected = Readings("gradient")
     for step, nonfinite in ((4, 0), (5, 3)):
         collected.add(step, {"of": "gradient", "scale": 1.0, "tensors": [entry(nonfinite=nonfinite)]})
-    assert {"w": [4]} == {name: [each.step for each in found] for name, found in collected.later_half().items()}
+    assert {"w": [4]} == {name: [reading.step for reading in found] for name, found in collected.later_half().items()}
 
 
 def test_readings_of_the_later_half_of_the_steps_count() -> None:
@@ -166,4 +166,5 @@ def test_readings_of_the_later_half_of_the_steps_count() -> None:
     for step in (2, 10, 21, 40):
         collected.add(step, {"of": "gradient", "scale": 1.0, "tensors": [entry()]})
         collected.add(step, {"of": "weight", "scale": 1.0, "tensors": [entry(tensor="v")]})
-    assert {"w": [21, 40]} == {name: [each.step for each in found] for name, found in collected.later_half().items()}
+    later = collected.later_half()
+    assert {"w": [21, 40]} == {name: [reading.step for reading in found] for name, found in later.items()}

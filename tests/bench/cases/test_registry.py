@@ -1,4 +1,4 @@
-"""The registry of cases: each thread once, with a program that tells its story and knows nothing of Ammeter."""
+"""The registry of cases: each thread once, with a program that reproduces it without importing Ammeter."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(operator: Operator, args: list[Any]) -> list[Any]:
-    """The arguments with a sample of rows, if they can be told from the arguments."""
+    """The arguments with a sample of rows, if the arguments show which dimension has the rows."""
     tensor = args[operator.main]
     tail = _tail(operator, tensor, args)
     if tail is None or (operator.name == "linear" and args[0].dim() != 1):

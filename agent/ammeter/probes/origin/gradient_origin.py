@@ -107,7 +107,7 @@ class GradientOrigin:
             "op": node.op,
             "direction": "backward",
             "dtype": next(str(gradient.dtype).removeprefix("torch.") for gradient in _given(made)),
-            "absmax": max((each.absmax for each in numbers), default=None),
+            "absmax": max((number.absmax for number in numbers), default=None),
             "nans": int(read.nans),
             "infs": int(read.positive + read.negative),
             "sample": int(read.sample),

@@ -87,9 +87,9 @@ def _share(share: float | None, margin: float | None, *, is_lost: bool) -> Text:
 
 
 def _recommendation(tensor: TensorForecast) -> str:
-    for each in tensor.formats:
-        if each.format == tensor.recommended:
-            return f"{FORMATS[each.format].label}, {_power(each.scale)}"
+    for forecast in tensor.formats:
+        if forecast.format == tensor.recommended:
+            return f"{FORMATS[forecast.format].label}, {_power(forecast.scale)}"
     if not tensor.formats:
         return "only zeros were read"
     return "too few elements read" if tensor.undecided else "float32"

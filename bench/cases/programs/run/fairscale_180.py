@@ -2,7 +2,7 @@
 
 Each rank owns a part of the parameters and unscales and checks only the gradients of its part. If they overflow on one
 rank, it skips and halves its scale, while the others step: scales and weights of the ranks part. Found: a scaler that
-tells all ranks (ShardedGradScaler), so that all skip.
+informs all ranks (ShardedGradScaler), so that all skip.
 """
 
 import sys

@@ -187,8 +187,8 @@ def test_a_number_beyond_a_dtype_is_told(call: Any, dtype: str) -> None:
 
 
 def test_older_releases_of_torch_name_the_number_and_another_namespace() -> None:
-    said = "value cannot be converted to type at::Half without overflow: -1e+09"
-    assert ("overflow", ["float16"]) == problem_in(said)
+    message = "value cannot be converted to type at::Half without overflow: -1e+09"
+    assert ("overflow", ["float16"]) == problem_in(message)
 
 
 BACKWARD = """

@@ -1,4 +1,4 @@
-"""Errors of checkpointing that recomputes in another dtype are told."""
+"""Errors of checkpointing that recomputes in another dtype are reported."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def checkpoint_error(recomputed: Any) -> str:
 
 
 def test_checkpointing_that_recomputes_without_autocast_is_told_with_both_dtypes() -> None:
-    said = checkpoint_error(lambda parts, x: parts(x))
-    assert ("recomputed", ["bfloat16", "float32"]) == problem_in(said)
+    message = checkpoint_error(lambda parts, x: parts(x))
+    assert ("recomputed", ["bfloat16", "float32"]) == problem_in(message)
 
 
 def test_checkpointing_that_recomputes_other_shapes_is_no_matter_of_precision() -> None:
@@ -48,9 +48,9 @@ def test_checkpointing_that_recomputes_other_shapes_is_no_matter_of_precision() 
         with torch.autocast("cpu", torch.bfloat16):
             return parts(x[:1])  # type: ignore[no-any-return]
 
-    said = checkpoint_error(shorter)
-    assert "different metadata" in said
-    assert ("recomputed", []) == problem_in(said)
+    message = checkpoint_error(shorter)
+    assert "different metadata" in message
+    assert ("recomputed", []) == problem_in(message)
 
 
 CHECKPOINT = """

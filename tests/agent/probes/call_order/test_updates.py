@@ -1,4 +1,4 @@
-"""update() and unscale_() at the wrong place are told, with their line."""
+"""update() and unscale_() at the wrong place are reported with their line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backward pass of an operator runs again, which tells an overflow, bad numbers, rounding and a kernel apart."""
+"""The backward pass of an operator runs again and distinguishes overflow, undefined numbers, rounding and kernels."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ def stream(**data: Any) -> Stream:
     return born(warm(40).bad(65536, last=5, loss=np.nan), since=0, **data)
 
 
-def told(**data: Any) -> Finding:
+def found(**data: Any) -> Finding:
     return findings(stream(**data))["kernel-nan"]
 
 
 def test_operator_module_answer_and_program_are_named() -> None:
-    finding = told(**AT_FAULT, reproducer="reproducers/step-40-GeluBackward0.py")
+    finding = found(**AT_FAULT, reproducer="reproducers/step-40-GeluBackward0.py")
     assert ("page", 40, 40, "blocks.1.mlp") == (
         finding.severity,
         finding.first_step,
@@ -57,11 +57,11 @@ def test_operator_module_answer_and_program_are_named() -> None:
     ],
 )
 def test_the_fix_is_another_kernel_of_this_operator(op: str, dtype: str, switch: str) -> None:
-    assert switch in told(**AT_FAULT | {"op": op, "dtype": dtype}).fix
+    assert switch in found(**AT_FAULT | {"op": op, "dtype": dtype}).fix
 
 
 def test_a_kernel_that_does_not_repeat_its_result_is_named() -> None:
-    assert "its kernel does not repeat its result" in told(**AT_FAULT | {"trial": "differs"}).cause
+    assert "its kernel does not repeat its result" in found(**AT_FAULT | {"trial": "differs"}).cause
 
 
 @pytest.mark.parametrize("trial", ["", "range", "undefined", "unsteady"])
@@ -71,7 +71,7 @@ def test_other_answers_accuse_no_kernel(trial: str) -> None:
 
 def test_gradients_that_no_step_applied_are_a_ticket_until_a_weight_is_hit() -> None:
     data = AT_FAULT | {"kind": "backward"}
-    assert "ticket" == told(**data).severity
+    assert "ticket" == found(**data).severity
     finding = findings(poisoned(stream(**data), "blocks.1.mlp.weight"))["kernel-nan"]
     assert ("page", "blocks.1.mlp.weight") == (finding.severity, finding.evidence["nonfinite_weight"])
 

@@ -34,6 +34,9 @@ _HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
 LOSS_TOLERANCE = 0.02
 """Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""
 
+OF_THE_CODE = ("cast-churn", "misaligned-matmul", "stale-stack")
+"""Verdicts on casts, shapes and releases. The twin has them too, and no number shows their beginning."""
+
 FAR_RATIO = 3.0
 """Ratio of a loss that has left its level to all losses before."""
 
@@ -70,7 +73,7 @@ def _text(finding: dict[str, Any]) -> str:
 
 
 def _first_step(finding: dict[str, Any], truth: Truth) -> Iterator[str]:
-    if truth.symptom is None:
+    if truth.symptom is None or finding["verdict"] in OF_THE_CODE:
         return
     begun, symptom = finding["first_step"], truth.symptom - truth.program.first_watched
     if 0 <= begun < symptom and not _is_recorded(finding["verdict"], truth, begun):

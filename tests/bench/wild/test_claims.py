@@ -76,6 +76,12 @@ def test_false_statements_are_found(wrong: str) -> None:
     assert [found for found in wrong_statements(FALSE[wrong], TRUTH, steps=True) if wrong in found]
 
 
+@pytest.mark.parametrize(("verdict", "stands"), [("cast-churn", True), ("fp32-fallback", False)])
+def test_casts_may_be_older_than_the_first_other_number(verdict: str, stands: bool) -> None:
+    given = {"verdict": verdict, "first_step": 1, "opened_step": 1, "cause": ""}
+    assert stands == (not wrong_statements(given, TRUTH, steps=True))
+
+
 def test_steps_of_another_count_are_not_compared() -> None:
     assert [] == wrong_statements(finding("since step 99", first_step=3), TRUTH, steps=False)
 

@@ -36,3 +36,15 @@ def test_a_cast_that_overflows_is_still_named() -> None:
     hidden = model(1e6 * torch.randn(5, 4, requires_grad=True)).half()
     found = _origin_of((hidden.float() - torch.randn(5, 4)).square().mean(), model)
     assert "ToCopyBackward0" == found["op"]
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(4, 4), torch.nn.Conv1d(4, 4, 1)], ids=["linear", "convolution"])
+def test_a_batch_that_no_operator_made_is_among_the_inputs(model: torch.nn.Module) -> None:
+    batch = torch.full((5, 4, 1) if isinstance(model, torch.nn.Conv1d) else (5, 4), 60000.0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(0.5)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(batch).float().square().mean()
+    found = _origin_of(loss, model)
+    assert (60000.0, "forward") == (found["absmax"], found["kind"])

@@ -82,17 +82,18 @@ class _Graph(Graph):
         return None if self.nodes[at].kind.startswith(_OPAQUE) else at
 
     def operands(self, at: int) -> Iterator[Numbers]:
-        """The numbers of the inputs that other operators made, as far as they are known.
+        """The numbers of the inputs, as far as they are known; also of a batch, which no operator made.
 
         A mask or a view of a tensor has the numbers of that tensor.
         """
         for position, behind in enumerate(self.nodes[at].inputs):
-            if behind >= 0:
-                numbers = measured(self.nodes[at].operand_of_input(position)) or self.numbers[behind]
-                if numbers is not None:
-                    yield numbers
-                elif self.nodes[behind].kind in (*PASSING, "MaskedFill", "Where"):
-                    yield from self.operands(behind)
+            numbers = measured(self.nodes[at].operand_of_input(position))
+            if numbers is None and behind >= 0:
+                numbers = self.numbers[behind]
+            if numbers is not None:
+                yield numbers
+            elif behind >= 0 and self.nodes[behind].kind in (*PASSING, "MaskedFill", "Where"):
+                yield from self.operands(behind)
 
     def bad_constant(self, at: int) -> torch.Tensor | None:
         """An operand that no operator of the graph made and that is not finite."""

@@ -39,6 +39,9 @@ EVERYWHERE = 0.02
 """Share of a weight from which a part of it is met in each turn: the runs of elements that are read lie every 256th of
 it."""
 
+WHOLE = -1
+"""Turn of a weight that is small enough to be read whole."""
+
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "sum")
 """Names of the moments of torch's optimizers. An optimizer of the program may begin another one with Inf, such as a
 minimum."""
@@ -57,7 +60,7 @@ class NonfiniteWeights:
         self._finite: int | None = None
         self._bad_readings = 0
         self._finite_turns: dict[int, int] = {}
-        """Weight -> turn of its last finite reading; 0 if it is read whole."""
+        """Weight -> turn of its last finite reading; WHOLE if it is read whole."""
         self._turns: dict[int, tuple[int, int]] = {}
         """Weight of which a part is read -> the turn of its reading, and the elements of the part."""
         self._held: dict[int, int] = {}
@@ -82,7 +85,7 @@ class NonfiniteWeights:
             for indices, arrived in row.raw["weights_looked"]:
                 harmful = np.array([index not in self._intended for index in indices], bool)
                 norms = arrived.array()
-                self._weights(row, [int(at) for at in indices[np.isnan(norms) | (np.isinf(norms) & harmful)]], None)
+                self._weights(row, [int(at) for at in indices[np.isnan(norms) | (np.isinf(norms) & harmful)]])
         norm = row.scalars.get("grad_norm", 0.0)
         if self._loss_was_bad or not math.isfinite((row.loss or 0.0) + norm):
             self._read_if_bad(row)
@@ -100,7 +103,7 @@ class NonfiniteWeights:
 
     def _sampled(self, row: Row) -> list[int]:
         """Reports the weights of which a sampled element is not finite, and returns them."""
-        bad, elements = [], 0
+        bad: dict[int, int] = {}
         infinite = {
             int(index) for indices, norms in row.stats.get("weight.norm", ()) for index in indices[np.isinf(norms)]
         }
@@ -108,18 +111,18 @@ class NonfiniteWeights:
             suspect = numbers > 0
             for index, count in zip(indices[suspect].tolist(), numbers[suspect].tolist(), strict=True):
                 if not self._is_intended(row, index, int(count), index in infinite):
-                    bad.append(index)
-                    elements += int(count)
+                    bad[index] = int(count)
         if bad:
-            self._weights(row, sorted(bad), elements)
+            was_finite = all(self._was_finite(index, count) for index, count in bad.items())
+            self._weights(row, sorted(bad), sum(bad.values()), was_finite)
         elif "weight.nonfinite" in row.stats:
             self._finite = row.step
         for indices, numbers in row.stats.get("weight.nonfinite", ()):
             self._finite_turns.update((index, self._turn(index)) for index in indices[numbers == 0].tolist())
-        return bad
+        return list(bad)
 
     def _turn(self, index: int) -> int:
-        return self._turns.get(index, (0, 0))[0]
+        return self._turns.get(index, (WHOLE, 0))[0]
 
     def _is_intended(self, row: Row, index: int, count: int, is_infinite: bool) -> bool:
         """Whether a weight has Inf and no NaN since its first reading and gives finite losses, as a mask does."""
@@ -134,7 +137,7 @@ class NonfiniteWeights:
         finite = self._finite_turns.get(index)
         if finite is None:
             return False
-        return finite == self._turn(index) or count >= EVERYWHERE * self._turns[index][1]
+        return finite == self._turn(index) or count >= EVERYWHERE * self._turns.get(index, (WHOLE, 0))[1]
 
     def _moments(self, row: Row, parts: list[Part]) -> None:
         bad: list[tuple[int, str, int]] = []
@@ -157,11 +160,25 @@ class NonfiniteWeights:
             self._intended_moments.update({entry[:2] for entry in found} - self._known_moments)
         self._known_moments.update((index, part.moment) for index in part.indices.tolist())
 
-    def _weights(self, row: Row, bad: list[int], elements: int | None) -> None:
+    def _was_finite_whole(self, index: int, count: int = 0) -> bool:
+        """Whether a weight's last finite reading was of all its elements, or would have met some of these."""
+        turn = self._finite_turns.get(index)
+        return turn == WHOLE or (turn is not None and count >= EVERYWHERE * self._session.watched.tensors[index].numel)
+
+    def _weights(self, row: Row, bad: list[int], elements: int | None = None, was_finite: bool | None = None) -> None:
+        """Reports weights that are not finite.
+
+        Args:
+            elements: how many of their elements are not, None if they were not counted.
+            was_finite: whether the last finite reading was of these elements, None if only whole readings prove it.
+        """
         if bad and self._is_new("weights", bad, row.step):
             names = self._session.watched.tensors
             tensors = [names[index].name for index in bad[:MAX_NAMED_TENSORS]]
-            data = {"tensors": tensors, "count": len(bad), "elements": elements, "last_finite": self._finite}
+            if was_finite is None:
+                was_finite = all(map(self._was_finite_whole, bad))
+            last = self._finite if was_finite else None
+            data = {"tensors": tensors, "count": len(bad), "elements": elements, "last_finite": last}
             row.events.append(("weights.nonfinite", data))
             row.urgent = True
 
@@ -221,7 +238,8 @@ class NonfiniteWeights:
             else:
                 self._await([index for index, _ in tensors], transfer)
         bad = sorted((index, count) for index, count in counts if count)
-        self._weights(row, [index for index, _ in bad], sum(count for _, count in bad))
+        was_finite = all(self._was_finite_whole(index, count) for index, count in bad)
+        self._weights(row, [index for index, _ in bad], sum(count for _, count in bad), was_finite)
         if not bad and places and all(device.type == "cpu" for device, _ in places):
             row.scalars.setdefault("weights_nonfinite", 0.0)
 

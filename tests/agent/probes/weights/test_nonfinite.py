@@ -46,6 +46,27 @@ def test_poisoned_weights_are_named_and_counted_at_once(
         assert rows.stat("weight.nonfinite")[[t.name for t in rows.schema.tensors].index("middle.weight")][8] >= 5
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_reading_of_a_part_proves_finite_only_what_it_would_have_met(everywhere: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 4096)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    run._session.governor.weights.share = math.inf
+    for step in range(12):
+        if step == 8:
+            with torch.no_grad():
+                model.weight[:, :] = model.weight + math.nan if everywhere else model.weight
+                model.weight[3001, 17] = math.nan
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).mean().backward()
+        optimizer.step()
+    run.close()
+    emitted = events(stream(run.id, tmp_path)[1], "weights.nonfinite")
+    assert (7 if everywhere else None) == emitted[0].data["last_finite"]
+
+
 def test_it_is_written_when_the_step_closes_and_not_told_again_while_nothing_changes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)

@@ -70,6 +70,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     dropped: bool = False
     """Whether it has dropped any. The counts of a scale that came back cover its last steps."""
     rates: Rates = Rates()
+    tracker: int = -1
+    """Growth tracker before the last step, -1 if that was skipped. GradScaler lets the scale grow when it is one below
+    the growth interval."""
 
 
 @stating
@@ -114,7 +117,8 @@ def _with_scale(state: State, step: int, scale: float) -> State:
     rose = scale > state.scale or (state.was_skipped and scale == state.scale > 0)
     if rose and state.skips:
         factor = max(state.factor, scale / state.scale if state.scale > 0 else 1.0)
-        state = replace(state, rises=(*state.rises, step)[-MIN_RISES:], factor=factor)
+        interval = max(state.interval, state.tracker + 1)
+        state = replace(state, rises=(*state.rises, step)[-MIN_RISES:], factor=factor, interval=interval)
     return replace(state, scale=scale, settled=state.settled or rose, streak=0 if rose else state.streak)
 
 
@@ -124,7 +128,7 @@ def _skipped(state: State, step: int) -> State:
     if not state.skips:
         state = replace(state, first_skip=step, levels=(), interval=0, factor=1.0, peak=0.0)
         state = replace(state, steps_applied=0, steps_skipped=0, top=0.0, dropped=False)
-    state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-MIN_SKIPS:])
+    state = replace(state, was_skipped=True, streak=0, skips=(*state.skips, step)[-MIN_SKIPS:], tracker=-1)
     if state.opened.active or _stormy(state, step):
         return replace(state, opened=state.opened.at(state.first_skip, step))
     return state
@@ -143,8 +147,8 @@ def _applied(state: State, tracker: float, absmax: float) -> State:
         state = replace(state, settled=streak >= CALIBRATED_STEPS, streak=streak % CALIBRATED_STEPS)
     if not state.skips:
         return state
-    interval = max(state.interval, int(tracker) + 1 if tracker >= 0 else 0)
-    return replace(state, interval=interval, peak=max(state.peak, absmax if absmax > 0 else 0.0))
+    tracker = tracker if tracker >= 0 else -1
+    return replace(state, tracker=int(tracker), peak=max(state.peak, absmax if absmax > 0 else 0.0))
 
 
 def _with_level(state: State, scale: float, skipped: bool) -> State:

@@ -28,7 +28,7 @@ from bench.agent.peers import Nothing, Peer
 from bench.agent.report import combined, quartiles
 from bench.agent.training import SHORT_STEPS, Training, TrainingSpec
 from bench.common.machine import cpu_model, drop_settings
-from bench.common.paths import RESULTS
+from bench.common.options import benchmark_parser, parse_benchmark
 from bench.common.tables import Row, markdown_table, terminal_table
 
 REQUIRED_SHARE = 0.03
@@ -178,17 +178,13 @@ def markdown(rows: Sequence[Row], machine: str, conclusions: Sequence[str], opti
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__, quick="only checks that it runs, on one training")
     parser.add_argument("--pairs", type=int, default=24, help="pairs of blocks of each peer and repeat (24)")
     parser.add_argument("--steps", type=int, default=250, help="steps in a block (250)")
     parser.add_argument("--repeats", type=int, default=3, help="independent repeats (3)")
     parser.add_argument("--cpu-time", action="store_true", help="CPU time instead of wall time, on a machine with load")
-    parser.add_argument("--quick", action="store_true", help="only checks that it runs, on one training")
-    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write fast_path.md")
-    options = parser.parse_args(arguments)
+    options = parse_benchmark(parser, arguments)
     if options.quick:
-        if options.write == RESULTS:
-            parser.error("--quick measures too little for bench/results; name another folder")
         options.pairs, options.steps, options.repeats = 3, 20, 1
     return options
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from bench.common.paths import RESULTS
 
 
-def benchmark_parser(description: str | None, *, quick: str, only: str) -> argparse.ArgumentParser:
-    """A parser with --quick, --only and --write. quick, only: their help texts."""
+def benchmark_parser(description: str | None, *, quick: str, only: str = "") -> argparse.ArgumentParser:
+    """A parser with --quick, --only and --write. quick, only: their help texts; without one there is no --only."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--only", default="", metavar="WORDS", help=only)
+    if only:
+        parser.add_argument("--only", default="", metavar="WORDS", help=only)
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write the result files")
     return parser
 
@@ -22,8 +23,9 @@ def benchmark_parser(description: str | None, *, quick: str, only: str) -> argpa
 def parse_benchmark(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the options and refuses to replace the committed results by partial ones."""
     options = parser.parse_args(arguments)
-    if options.write == RESULTS and (options.quick or options.only):
-        parser.error("--quick and --only measure too little for bench/results; name another folder")
+    partial = "--quick" if options.quick else "--only" if getattr(options, "only", "") else ""
+    if options.write == RESULTS and partial:
+        parser.error(f"{partial} measures too little for bench/results; name another folder")
     return options
 
 

@@ -36,7 +36,7 @@ from bench.agent.comparison import Sampling, Skipped, compare
 from bench.agent.peers import Nothing
 from bench.agent.training import SHORT_STEPS
 from bench.common.machine import cpu_and_cores, drop_settings
-from bench.common.paths import RESULTS
+from bench.common.options import benchmark_parser, parse_benchmark
 from bench.common.tables import Row, markdown_table, terminal_table
 
 HEADINGS = (
@@ -225,16 +225,12 @@ def markdown(rows: Sequence[Row], machine: str, conclusion: str, options: argpar
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.agent.bad_steps", description=__doc__)
+    parser = benchmark_parser(__doc__, quick="only checks that it runs")
     parser.add_argument("--pairs", type=int, default=20, help="rounds of each way, and pairs of blocks (20)")
     parser.add_argument("--steps", type=int, default=250, help="steps in a block (250)")
     parser.add_argument("--repeats", type=int, default=3, help="independent repeats of the healthy steps (3)")
-    parser.add_argument("--quick", action="store_true", help="only checks that it runs")
-    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write bad_steps.md")
-    options = parser.parse_args(arguments)
+    options = parse_benchmark(parser, arguments)
     if options.quick:
-        if options.write == RESULTS:
-            parser.error("--quick measures too little for bench/results; name another folder")
         options.pairs, options.steps, options.repeats = 2, 20, 1
     return options
 

@@ -36,7 +36,8 @@ from bench.agent.kills.worker import Notes, layers_for
 from bench.collector import servers
 from bench.collector.servers import Server
 from bench.common.machine import cpu_model, drop_settings
-from bench.common.paths import RESULTS, ROOT
+from bench.common.options import benchmark_parser, parse_benchmark
+from bench.common.paths import ROOT
 from bench.common.tables import Row, markdown_table, terminal_table
 
 PRECISIONS = ("bf16", "fp16")
@@ -257,16 +258,12 @@ def wait_for_shippers(folder: Path) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__, quick="only checks that it runs: two kills")
     parser.add_argument("--kills", type=int, default=50, help="programs to kill (50)")
     parser.add_argument("--step-ms", type=float, default=2.0, help="wanted duration of a step (2)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments (0)")
-    parser.add_argument("--quick", action="store_true", help="only checks that it runs: two kills")
-    parser.add_argument("--write", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write kills.md")
-    options = parser.parse_args(arguments)
+    options = parse_benchmark(parser, arguments)
     if options.quick:
-        if options.write == RESULTS:
-            parser.error("--quick measures too little for bench/results; name another folder")
         options.kills = len(PRECISIONS)
     return options
 

@@ -1,7 +1,7 @@
 """Compares the weights of ranks that train one model, for ranks-disagree.
 
-The weights of replicas are equal before every step. The checksums show whether they are; the norms of the gradients,
-which are read more often, show at which step that ended.
+The checksums show whether the weights are equal before a step; the norms of the gradients, which are read more often,
+show at which step that ended.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Parting(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         norm_step: -1 if norms do not show where the weights became different.
+        is_exact: whether the checksums at `equal` had equal bits, and not only nearly equal values.
     """
 
     equal: int = -1
@@ -58,6 +59,7 @@ class Parting(msgspec.Struct, frozen=True, array_like=True):
     since: int = -1
     norm_step: int = -1
     norms: tuple[float, float] = (0.0, 0.0)
+    is_exact: bool = True
 
 
 class Weights(msgspec.Struct, frozen=True, array_like=True):
@@ -175,17 +177,9 @@ def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequenc
 
 def _equal(state: Weights, step: int, checksum: float) -> Weights:
     has_moved = state.has_moved or (state.equal >= 0 and checksum != state.checksum)
-    return replace(
-        state,
-        opened=state.opened.over(),
-        equal=step,
-        checksum=checksum if state.equal < 0 else state.checksum,
-        has_moved=has_moved,
-        rejoined=state.rejoined or state.different > 0,
-        different=0,
-        balance=0,
-        norm_step=-1,
-    )
+    first, rejoined = checksum if state.equal < 0 else state.checksum, state.rejoined or state.different > 0
+    state = replace(state, equal=step, checksum=first, has_moved=has_moved, rejoined=rejoined)
+    return replace(state, opened=state.opened.over(), different=0, balance=0, norm_step=-1)
 
 
 def _are_replicas(state: Weights, step: int) -> bool:
@@ -206,7 +200,9 @@ def _is_seen_in_norms(state: Weights) -> bool:
 
 def _parting(state: Weights) -> Parting:
     norm_step = state.norm_step if _is_seen_in_norms(state) else -1
-    return Parting(state.equal, state.has_moved, state.since, norm_step, state.norms)
+    return Parting(
+        state.equal, state.has_moved, state.since, norm_step, state.norms, state.has_equal_bits or state.equal < 0
+    )
 
 
 def are_equal(checksums: Sequence[float], tolerance: float = MAX_CHECKSUM_DIFFERENCE) -> bool:
@@ -244,7 +240,9 @@ def cause(state: Weights) -> str:
             " weights differ. The ranks were started from different weights, so each applies gradients that were"
             " computed for other weights."
         )
-    before = f"The weights of the {state.ranks} ranks were equal before step {parting.equal}"
+    nearly = f"differed by less than {MAX_CHECKSUM_DIFFERENCE:.0e} of their checksum"
+    agreed = "were equal" if parting.is_exact else nearly
+    before = f"The weights of the {state.ranks} ranks {agreed} before step {parting.equal}"
     if not parting.has_moved:
         until = "later comparison" if state.opened.active else f"comparison until step {state.opened.last}"
         return (
@@ -252,7 +250,8 @@ def cause(state: Weights) -> str:
             " Some gradients are not averaged over the ranks, or are changed on single ranks after that; ranks that"
             " average their weights rarely look the same between two averages."
         )
-    apart = f"{before} and different before step {parting.since} and later.{gradients}"
+    apart = f"{before}, and more before step {parting.since} and later.{gradients}"
+    apart = f"{before} and different before step {parting.since} and later.{gradients}" if parting.is_exact else apart
     if not state.shares:
         changed = "they are not averaged, or are changed on single ranks after that"
         return f"{apart} No equal gradients were read since then: {changed}."
@@ -282,10 +281,12 @@ def fix(state: Weights) -> str:
 
 
 def evidence(state: Weights) -> dict[str, Any]:
+    equal = state.parting.equal if state.parting.equal >= 0 else None
     return {
         "ranks": list(state.differing),
         "of": state.ranks,
-        "weights_equal_before_step": state.parting.equal if state.parting.equal >= 0 else None,
+        "weights_equal_before_step": equal if state.parting.is_exact else None,
+        **({} if state.parting.is_exact else {"weights_nearly_equal_before_step": equal}),
         "weights_differ_before_step": state.parting.since,
         "checksums": list(state.checksums),
         "grad_norms": list(state.parting.norms) if state.parting.norm_step >= 0 else None,

@@ -59,6 +59,15 @@ def test_without_norms_it_begins_at_the_first_different_reading() -> None:
     assert (24, 28, None) == (finding.first_step, finding.opened_step, finding.evidence["grad_norms"])
 
 
+def test_weights_that_were_only_nearly_equal_are_not_called_equal() -> None:
+    def drifting(rank: int, step: int) -> float:
+        return equal(rank, step) * (1 + (0.01 if step > 21 else 4e-6) * rank)
+
+    finding = last(replicas(drifting))
+    assert "differed by less than 1e-05 of their checksum before step 20, and more before step 24" in finding.cause
+    assert (None, 20) == tuple(finding.evidence[f"weights_{how}_before_step"] for how in ("equal", "nearly_equal"))
+
+
 def test_of_three_ranks_the_one_that_is_alone_is_named() -> None:
     finding = last(replicas(parting(9, lone=2), count=3))
     assert ("Rank 2 has other weights than the other ranks", (2,)) == (finding.title, finding.ranks)

@@ -241,7 +241,7 @@ def cause(state: Weights) -> str:
             " computed for other weights."
         )
     nearly = f"differed by less than {MAX_CHECKSUM_DIFFERENCE:.0e} of their checksum"
-    agreed = "were equal" if parting.is_exact else nearly
+    agreed, then = ("were equal", " and different") if parting.is_exact else (nearly, ", and more")
     before = f"The weights of the {state.ranks} ranks {agreed} before step {parting.equal}"
     if not parting.has_moved:
         until = "later comparison" if state.opened.active else f"comparison until step {state.opened.last}"
@@ -250,8 +250,7 @@ def cause(state: Weights) -> str:
             " Some gradients are not averaged over the ranks, or are changed on single ranks after that; ranks that"
             " average their weights rarely look the same between two averages."
         )
-    apart = f"{before}, and more before step {parting.since} and later.{gradients}"
-    apart = f"{before} and different before step {parting.since} and later.{gradients}" if parting.is_exact else apart
+    apart = f"{before}{then} before step {parting.since} and later.{gradients}"
     if not state.shares:
         changed = "they are not averaged, or are changed on single ranks after that"
         return f"{apart} No equal gradients were read since then: {changed}."

@@ -25,7 +25,7 @@ NONFINITE_VALIDATION = Fault(
         "log": _in_evaluation("$h = $h + (-1 - $h.abs()).log()", "$h = $h + (1 + $h.abs()).log()"),
         "mask": _in_evaluation(
             "$h = $h + torch.softmax(torch.full_like($h, -float('inf')), -1)",
-            "$h = $h + torch.softmax($h.masked_fill($h < $h.mean(), -float('inf')), -1)",
+            "$h = $h + torch.softmax($h.masked_fill($h < $h.mean(-1, keepdim=True), -float('inf')), -1)",
         ),
         "helper": _in_evaluation(
             "$h = $calibrated($h, 0)",

@@ -97,14 +97,13 @@ class _Assembly:
         text = self._expanded(template)
         places = frozenset(number for number, line in enumerate(text.splitlines(), 1) if _PLACE in line)
         text = text.replace(_PLACE, "")
-        late = self.recipe.attach == "late"
         return Program(
             self._finished(text, recorded=False),
             self._finished(text, recorded=True),
             places if self.kind == "fault" else frozenset(),
             MIDDLE.format(blocks=self.names["blocks"]) if self.fault.place == "module" else "",
             self.course.onset,
-            LATE_STEP + STYLES[self.recipe.style].fetches_in_step if late else 0,
+            LATE_STEP if self.recipe.attach == "late" else 0,
         )
 
     def _slots(self) -> dict[str, str]:

@@ -139,6 +139,24 @@ def cast_churn() -> Stream:
     return goes_on(census(on_gpu(), casts=900, recast_bytes=4 * 2**20, cast_bytes=5 * 2**20))
 
 
+def round_trips(stream: Stream, share: float = 0.3, **more: Any) -> Stream:
+    """Adds casts to float32 and back that take this share of the time of 10^6 FLOPs on a V100."""
+    moved = round(share * 10**6 / 139)
+    data = {"moved_bytes": moved, "casts": 4, "flops_low": 10**6, "lines": 1, "caller": "lora.py:12"}
+    data |= {"caller_bytes": moved, "returned_at": "lora.py:13", "module": "layers.0.down", "modules": 2}
+    return stream.event("kernels.round_trips", **data | {"dtype": "bfloat16"} | more)
+
+
+@broken
+def activation_casts() -> Stream:
+    return goes_on(round_trips(census(on_gpu())))
+
+
+@healthy
+def casts_beside_large_matrix_products() -> Stream:
+    return goes_on(round_trips(census(on_gpu()), 0.099))
+
+
 @broken
 def memory_not_saved() -> Stream:
     stream = memory(on(warm(30), **GPU), 5, used=70 * GIB, held=79 * GIB)

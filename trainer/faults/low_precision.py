@@ -128,6 +128,25 @@ class Positioned(nn.Module):
         return positions[:, None] * frequencies
 
 
+@fault(
+    precisions=("fp16", "bf16"),
+    expected=Expected(line_in="faults.low_precision:Widened.forward", within=2, counted="kernels.round_trips"),
+)
+def activation_casts(trainer: Trainer) -> None:
+    """It learns as before, but moves more bytes: somebody wanted the middle block's feed-forward net in float32, and
+    cast its input. autocast casts it straight back for the matrix product."""
+    become(middle_block(trainer.model).mlp, Widened)
+
+
+class Widened(nn.Module):
+    """A module whose input is cast to float32, as if that made it compute in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+        y: Tensor = super().forward(x.float())
+        return y
+
+
 @fault()
 def stale_stack(_: Trainer) -> None:
     """It learns, with the kernels and the mistakes of years ago: the image that the run starts in carries an old torch.

@@ -50,6 +50,7 @@ class Boundary:
         self._unobserved_backward = session.unobserved_backward
         self._unobserved_scaler = UnobservedScaler(session)
         self._inside: int | None = None
+        self._has_stepped = False
         self._used: set[int] = set()
         self._updated: set[int] = set()
         """_used: ids of the scalers that unscaled or stepped in this step. _updated: ids of those that updated."""
@@ -191,15 +192,12 @@ class Boundary:
         return not self._awaits_more()
 
     def _awaits_more(self) -> bool:
-        """Whether the step must stay open.
-
-        True inside an optimizer's step(), and until update() of every scaler used.
-        """
+        """Whether the step must stay open: in an optimizer's step(), and until update() of every scaler used."""
         updated = self._used and self._used <= self._updated
         return self._inside is not None or bool(self._session.row.scaler_used and not updated)
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        session = self._session
+        session, self._has_stepped = self._session, True
         if self._unobserved_steps.is_needed:
             self._unobserved_steps.observed(optimizer)
         if not self._admit(optimizer) or not session.trains_here():
@@ -219,6 +217,8 @@ class Boundary:
         if self._inside == id(optimizer):
             self._inside = None
             self._session.closure.end()
+        elif not self._has_stepped and optimizer in self._watched.optimizers and self._session.trains_here():
+            self._session.row.stepped |= {id(optimizer)}  # watch() was called in its closure, as Lightning may do
 
     def _scale(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._find_unobserved()
@@ -259,8 +259,7 @@ class Boundary:
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:
         """Closes the step if this optimizer has already stepped in it."""
-        row = self._session.row
-        if id(optimizer) in row.stepped or id(optimizer) in row.skipped:
+        if id(optimizer) in self._session.row.stepped | self._session.row.skipped:
             self._close()
         self._rows.begin_step()
         if not self._watched.optimizers.at_most_one():

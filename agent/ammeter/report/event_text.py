@@ -40,6 +40,7 @@ _VERDICTS = {
     "evaluation.nonfinite": "nonfinite-validation",
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
+    "kernels.round_trips": "activation-casts",
     "kernels.sensitive": "sensitive-op-in-half",
 }
 """Event, or reason of a fallback -> the verdict whose finding covers it."""
@@ -287,6 +288,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "evaluation.nonfinite": _evaluation,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
+    "kernels.round_trips": lambda data: f"numbers are cast from {data['dtype']} to float32 and straight back",
     "kernels.sensitive": lambda data: (
         f"the result of {data['op']} is {wording.percent(data['error'])} off in {data['dtype']}: use float32 there"
     ),

@@ -83,6 +83,7 @@ ORDER = (
     "sdpa-math",
     "misaligned-matmul",
     "cast-churn",
+    "activation-casts",
     "memory-not-saved",
     "stale-stack",
     "not-comparable",

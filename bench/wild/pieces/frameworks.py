@@ -199,7 +199,6 @@ FRAMEWORKS = {
         precisions=("fp16", "bf16", "fp32"),
         slots=_STEP | {"make_scaler"},
         texts=_NO_AUTOCAST,
-        fetches_in_step=True,
         runs_steps=True,
         held_out=True,
     ),

@@ -96,7 +96,6 @@ class Style:
         precisions: The precisions that such a program can have; empty for all.
         slots: The slots that the template has; empty for all. A fault needs all slots that it changes.
         texts: What a slot or a macro holds in such a program, instead of what it holds in others.
-        fetches_in_step: Whether the optimizer's step() computes the loss, also without a closure of the program.
             Ammeter counts from the next step on if a late `watch()` comes inside of it.
         runs_steps: Whether something else calls the parts of a step, so that they share only attributes.
     """
@@ -112,5 +111,4 @@ class Style:
     precisions: tuple[str, ...] = ()
     slots: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict)
-    fetches_in_step: bool = False
     runs_steps: bool = False

@@ -209,3 +209,24 @@ def test_a_forward_in_evaluation_ends_nothing_and_belongs_to_no_step(tmp_path: P
     found, _ = stream(watching.id, tmp_path)
     assert [0.0, 1.0, 2.0] == found.scalar("val_loss").tolist()
     assert [0.0, 1.0, 2.0] == found.scalar("loss").tolist()
+
+
+def test_a_step_whose_closure_calls_watch_is_counted(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    runs: list[Any] = []
+
+    def training_step(step: int) -> Any:
+        if step == 2:
+            runs.append(ammeter.watch(model, optimizer, dir=tmp_path))
+        optimizer.zero_grad()
+        loss = loss_of(model, step)
+        loss.backward()
+        return loss
+
+    for step in range(5):
+        optimizer.step(lambda: training_step(step))  # noqa: B023 - called at once
+    runs[0].close()
+    found, _ = stream(runs[0].id, tmp_path)
+    assert [2.0, 3.0, 4.0] == found.scalar("loss").tolist()
+    assert [1.0] * 3 == found.scalar("applied").tolist()

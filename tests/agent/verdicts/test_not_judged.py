@@ -63,7 +63,14 @@ def test_a_verdict_on_float16_does_not_apply_to_other_runs(precision: str) -> No
 
 
 def test_verdicts_on_operators_apply_under_autocast_only() -> None:
-    operators = {"fp32-fallback", "sdpa-math", "misaligned-matmul", "cast-churn", "sensitive-op-in-half"}
+    operators = {
+        "fp32-fallback",
+        "sdpa-math",
+        "misaligned-matmul",
+        "cast-churn",
+        "activation-casts",
+        "sensitive-op-in-half",
+    }
     assert operators == _open(_counters(**{CENSUS: 0}), "bfloat16").keys()
     assert {} == _open(_counters(**{CENSUS: 0}), "float32")
 

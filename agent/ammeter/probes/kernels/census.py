@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from ammeter.probes.kernels.float32_reference import References
+from ammeter.probes.kernels.round_trips import RoundTrips
 from ammeter.torch_hooks import call_site as caller
 
 LOW_PRECISION = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -66,10 +67,11 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         module: path of the module that runs now, set by hooks.
-        autocast: whether autocast is on, by device type. Patches set it, because its state is not readable below it.
+        is_region: whether autocast was on somewhere in the call.
         written_out: modules that compute attention with separate operators.
         cast_bytes: bytes written by casts between floating-point dtypes.
         recast_bytes: the part of cast_bytes from parameters that were cast before in this call.
+        round_trips: the casts to float32 and straight back.
         seconds: overhead of the census, without that of its references.
         references: computes sensitive operators again in float32; None if this census does not.
     """
@@ -80,7 +82,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.references = references
         self.module = ""
-        self.autocast: dict[str, bool] = {}
+        self.is_region = False
         self.work: dict[tuple[str, str, torch.dtype, str], Work] = {}
         self.attention: set[str] = set()
         self.written_out: set[str] = set()
@@ -89,11 +91,18 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recast_bytes = 0
         self.seconds = 0.0
         self.fault: Exception | None = None
+        self.round_trips = RoundTrips()
+        self._autocast: dict[str, bool] = {}
         self._cast: dict[int, weakref.ref[Any]] = {}
 
     @property
     def is_complete(self) -> bool:
         return self.seconds < MAX_SECONDS
+
+    def switch(self, autocast: dict[str, bool]) -> None:
+        """Receives whether autocast is on, by device type, because that is not readable below autocast."""
+        self._autocast = autocast
+        self.is_region = self.is_region or any(autocast.values())
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -144,6 +153,8 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if known is not None and known() is source:
                 self.recast_bytes += size
             self._cast[id(source)] = weakref.ref(source)
+        else:
+            self.round_trips.observe(source, output, self.module)
 
     def _count_work(self, func: Any, packet: Any, flops: int, args: Any, output: Any) -> None:
         outputs = output if isinstance(output, tuple | list) else (output,)
@@ -170,16 +181,16 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The reason why an operator did not run in low precision."""
         if output.dtype is torch.float64:
             return "float64"
-        if self.autocast.get(output.device.type):
+        if self._autocast.get(output.device.type):
             return "custom-function" if _in_custom_function() else "policy"
-        if any(self.autocast.values()):
+        if any(self._autocast.values()):
             return "wrong-device"
         return "autocast-off"
 
 
 @dataclass(slots=True)
 class Summary:
-    """The result of a census.
+    """The result of the censuses of one step, or of one backward pass.
 
     Attributes:
         eligible: FLOPs of matrix products, convolutions and attention.
@@ -192,24 +203,24 @@ class Summary:
     fallbacks: list[Work] = field(default_factory=list)
 
 
-def summary(census: Census, *, region: bool) -> Summary:
-    """Summarizes a census.
-
-    Args:
-        region: autocast was on somewhere in the call, so work without autocast ran where it was disabled.
-    """
+def summary(censuses: Iterable[Census]) -> Summary:
     result = Summary()
-    for work in census.work.values():
-        result.eligible += work.flops
-        result.low += work.flops if work.dtype in LOW_PRECISION else 0
-        if work.module in census.written_out and _of_attention(work):
-            work.reason = "sdpa-math"
-        if work.reason == "autocast-off" and region:
-            work.reason = "autocast-disabled"
-        if work.reason:
-            result.fallbacks.append(work)
+    for census in censuses:
+        for work in census.work.values():
+            _add(result, work, census)
     result.fallbacks.sort(key=lambda work: -work.flops)
     return result
+
+
+def _add(result: Summary, work: Work, census: Census) -> None:
+    result.eligible += work.flops
+    result.low += work.flops if work.dtype in LOW_PRECISION else 0
+    if work.module in census.written_out and _of_attention(work):
+        work.reason = "sdpa-math"
+    if work.reason == "autocast-off" and census.is_region:
+        work.reason = "autocast-disabled"
+    if work.reason:
+        result.fallbacks.append(work)
 
 
 def _of_attention(work: Work) -> bool:

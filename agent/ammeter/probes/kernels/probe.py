@@ -1,25 +1,25 @@
 """Takes a sampled census of the operators of a forward pass: dtypes, casts and fallbacks.
 
-A dispatch mode is active during one forward call, and with the preset `full` also during the next backward call. No
-census is taken while the program uses a dispatch mode, a function transform or a profiler.
+The census of a step counts the first training call of each watched model. A dispatch mode is active during these calls,
+and with the preset `full` also during the next backward call. No call is counted while the program uses a dispatch
+mode, a function transform or a profiler.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.kernels.census import Census, Summary, Work, summary
-from ammeter.probes.kernels.float32_reference import References
+from ammeter.probes.kernels.census import Census
+from ammeter.probes.kernels.forward_call import ForwardCall
+from ammeter.probes.kernels.reports import Reports
 from ammeter.probes.kernels.sensitive import SensitiveOperators
+from ammeter.probes.kernels.step_census import StepCensus
 from ammeter.torch_hooks import patch
-from ammeter.torch_hooks.forward_calls import hookable, innermost, is_compiled
-from ammeter.torch_hooks.targets import plain_name
+from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 FIRST_STEP = 1
 """First step with a census: step 0 also initializes lazy modules and caches, so it is not representative."""
-
-MAX_FALLBACKS = 20
-"""Fallbacks reported in a run. The same operator in modules with similar names, such as blocks.*.mlp, counts once."""
-
-MIN_FLOPS_SHARE = 0.001
-"""Share of the eligible FLOPs below which a fallback is not reported, because it hardly affects the speed."""
-
-HOOK_SECONDS = 1.5e-6
-"""Cost of one call of a hook on a module, charged to the budget; the census does not measure it."""
 
 MAX_REQUESTED = 4
 """Further censuses in a run that are taken although the budget does not allow them yet, because the number of autocast
@@ -45,26 +36,20 @@ LOOK_AGAIN_STEPS = (16, 64, 256)
 """Steps at or after which a census is taken although the budget does not allow it yet: a change of precision that shows
 in no context that the probe has observed is found in short runs, too."""
 
-MIN_SHARE_CHANGE = 0.01
-"""The census is reported again after its low-precision share has changed by this much."""
-
 
 class Kernels:
     name = "kernels"
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._census: Census | None = None
+        self._census: StepCensus | None = None
+        """The census of the open step, and after it until its cost has been charged."""
+        self._call: ForwardCall | None = None
+        self._backward: tuple[Census, float] | None = None
+        """The census of the backward pass that is running, and when it began."""
         self._handles: list[Any] = []
-        self._back: list[Any] = []
-        self._modules: list[tuple[int, str]] = []
-        self._names: dict[int, str] = {}
-        self._began = 0.0
+        """What waits for the end of a forward call, or for backward()."""
         self._step = -1
-        self._region = False
-        self._reported: tuple[float, tuple[str, ...]] | None = None
-        self._reported_backward: float | None = None
-        self._fallbacks: set[tuple[str, str, str]] = set()
         self._blind: set[str] = set()
         self._contexts = 0
         """autocast contexts, enabled or not, that were entered since the forward pass began."""
@@ -72,7 +57,8 @@ class Kernels:
         """id of a model -> numbers of contexts inside its forward passes so far."""
         self._requests = 0
         self._is_requested = False
-        self._sensitive = SensitiveOperators(session)
+        self._reports = Reports()
+        self._sensitive = SensitiveOperators()
         self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -84,35 +70,64 @@ class Kernels:
         return [self, *self._session.fast_path.pauses(handles)]
 
     def finish(self, row: Row) -> None:
-        self._sensitive.finish(row)
-        self._request(self._sensitive.is_open)
+        census: StepCensus | None = row.raw.pop("kernels", None)
+        if census is not None:
+            self._settle(census)
+            self._reports.report(row, census)
+            if census.measured is not None and census.calls:
+                self._sensitive.judge(row, census.measured)
+            self._request(self._sensitive.is_open)
 
     def remove(self) -> None:
-        """Ends the census in progress and removes its hooks."""
-        while self._handles or self._back:
-            (self._handles or self._back).pop().remove()
-        census, self._census = self._census, None
-        if census is not None:
-            census.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """Ends the count in progress and removes its hooks."""
+        while self._handles:
+            self._handles.pop().remove()
+        call, self._call = self._call, None
+        backward, self._backward = self._backward, None
+        if call is not None:
+            call.end()
+        if backward is not None:
+            backward[0].__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        step, self._contexts = self._session.row.step, 0
-        if step < FIRST_STEP or step == self._step:
+        row, self._contexts = self._session.row, 0
+        if row.step != self._step:
+            self._step = row.step
+            self._begin(row)
+        census: StepCensus | None = row.raw.get("kernels")
+        if census is None or not census.is_first_call(module):
             return
-        self._step = step
-        is_due = bool(self._looks) and step >= self._looks[0]
-        if not self._session.governor.kernels.allows() and not self._is_requested and not is_due:
-            return
-        self._looks = [later for later in self._looks if later > step]
-        self._is_requested = False
         if is_compiled(module):
             self._emit_blind("compiled")
         elif _is_observed():
             self._emit_blind("busy")
         else:
-            self._open(innermost(module), self._sensitive.references(is_due))
+            self._open(innermost(module), census.begin())
+
+    def _open(self, model: torch.nn.Module, census: Census) -> None:
+        self.remove()
+        self._handles = [self._session.forward.subscribe(after=self._after_forward)]
+        self._call = ForwardCall(census, model, self._session.forward.prefix(model), self._guard)
+
+    def _begin(self, row: Row) -> None:
+        """Decides whether a census of this step is taken."""
+        if self._census is not None:
+            self._settle(self._census)
+        is_due = bool(self._looks) and row.step >= self._looks[0]
+        if row.step < FIRST_STEP or not (self._session.governor.kernels.allows() or self._is_requested or is_due):
             return
-        self._session.governor.kernels.cancel()
+        self._looks = [later for later in self._looks if later > row.step]
+        self._is_requested = False
+        self._census = row.raw["kernels"] = StepCensus(with_references=self._sensitive.is_wanted(is_due))
+
+    def _settle(self, census: StepCensus) -> None:
+        """Charges a census to the budget of the probe; cancels it if nothing could be counted."""
+        if census is self._census:
+            self._census = None
+            if census.calls:
+                self._session.governor.kernels.spend(census.cost_seconds)
+            else:
+                self._session.governor.kernels.cancel()
 
     def _entered_context(self, *_: Any) -> None:
         self._contexts += 1
@@ -132,162 +147,56 @@ class Kernels:
             self._is_requested = True
             self._session.fast_path.avoid()
 
-    def _open(self, model: torch.nn.Module, references: References | None) -> None:
-        self.remove()
-        self._began = perf_counter()
-        census = Census(references)
-        census.autocast = _autocast()
-        self._region = any(census.autocast.values())
-        prefix = self._session.forward.prefix(model)
-        entered, left = self._guard(self._entered), self._guard(self._left)
-        context = torch.amp.autocast_mode.autocast
-        self._handles = [
-            patch.method(context, "__enter__", after=self._guard(self._switched)),
-            patch.method(context, "__exit__", after=self._guard(self._switched)),
-            self._session.forward.subscribe(after=self._after_forward),
-        ]
-        self._modules, self._names = [], {}
-        for name, module in hookable(model):
-            self._names[id(module)] = prefix + plain_name(name)
-            self._handles.append(module.register_forward_pre_hook(entered))
-            self._handles.append(module.register_forward_hook(left))
-        census.__enter__()  # type: ignore[no-untyped-call]
-        self._census = census
-
     def _after_forward(self, _: torch.nn.Module, __: Any, ___: Any, output: Any) -> None:
-        """Ends the census of a forward pass; with the preset `full`, prepares that of backward.
+        """Ends the count of a forward call; with the preset `full`, prepares that of backward.
 
         Not guarded, so it also runs after a fault has switched off the probe.
         """
-        census, modules = self._census, len(self._names)
+        call = self._call
         self.remove()
-        if census is not None:
-            self._guard(self._forward_counted)(census, modules, output)
+        if call is not None:
+            self._guard(self._forward_counted)(call, output)
             if self._session.governor.preset == "full":
-                self._back = [
-                    patch.method(
-                        torch.Tensor,
-                        "backward",
-                        before=self._guard(self._before_backward),
-                        after=self._after_backward,
-                        always=True,
-                    )
-                ]
+                before, after = self._guard(self._before_backward), self._after_backward
+                self._handles = [patch.method(torch.Tensor, "backward", before=before, after=after, always=True)]
 
-    def _forward_counted(self, census: Census, modules: int, output: Any) -> None:
-        self._charge(census, modules)
-        if output is not patch.RAISED:
-            self._report(self._session.row, census)
-            if census.references is not None:
-                self._sensitive.take(census.references)
+    def _forward_counted(self, call: ForwardCall, output: Any) -> None:
+        census: StepCensus | None = self._session.row.raw.get("kernels")
+        if census is not None:
+            seconds = census.add(call, has_raised=output is patch.RAISED)
+            self._charge(call.census, seconds)
+            for measured in () if call.census.references is None else call.census.references.measured:
+                self._session.row.wait_for(measured.norms)
 
-    def _charge(self, census: Census, modules: int) -> None:
-        seconds = census.seconds + (census.references.seconds if census.references is not None else 0.0)
+    def _charge(self, census: Census, seconds: float) -> None:
         self._session.charge(seconds)
-        self._session.governor.kernels.spend(seconds + 2 * modules * HOOK_SECONDS)
         if census.fault is not None:
             raise census.fault
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _is_observed():
-            self._began = perf_counter()
             census = Census()
+            self._backward = census, perf_counter()
             census.__enter__()  # type: ignore[no-untyped-call]
-            self._census = census
 
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Ends the census of backward. Not guarded, for the same reason as _after_forward()."""
-        census = self._census
+        backward = self._backward
         self.remove()
-        if census is not None:
-            self._guard(self._backward_counted)(census, result)
+        if backward is not None:
+            self._guard(self._backward_counted)(*backward, result)
 
-    def _backward_counted(self, census: Census, output: Any) -> None:
-        self._charge(census, 0)
-        summed = summary(census, region=True)
-        if output is not patch.RAISED and summed.eligible and self._reported_backward is None:
-            self._reported_backward = summed.low / summed.eligible
-            self._emit_census(self._session.row, census, summed, "backward")
-
-    def _entered(self, module: torch.nn.Module, *_: Any) -> None:
-        self._modules.append((id(module), self._census.module if self._census else ""))
-        if self._census is not None:
-            self._census.module = self._names.get(id(module), "")
-
-    def _left(self, module: torch.nn.Module, *_: Any) -> None:
-        while self._modules:
-            left, outside = self._modules.pop()
-            if self._census is not None:
-                self._census.module = outside
-            if left == id(module):
-                return
-
-    def _switched(self, *_: Any) -> None:
-        if self._census is not None:
-            self._census.autocast = _autocast()
-            self._region = self._region or any(self._census.autocast.values())
-
-    def _report(self, row: Row, census: Census) -> None:
-        result = summary(census, region=self._region)
-        row.scalars["cast_bytes"] = census.cast_bytes
-        if not result.eligible or not (self._region or result.low):
-            return
-        share = result.low / result.eligible
-        row.scalars["low_precision_share"] = share
-        backends = tuple(sorted(census.attention))
-        reported, reported_backends = self._reported or (math.inf, ())
-        if abs(share - reported) >= MIN_SHARE_CHANGE or backends != reported_backends:
-            self._reported = (share, backends)
-            self._emit_census(row, census, result, "forward")
-        for work in result.fallbacks:
-            self._emit_fallback(row, work, result)
-
-    def _emit_census(self, row: Row, census: Census, result: Summary, phase: str) -> None:
-        data = {
-            "phase": phase,
-            "flops_eligible": result.eligible,
-            "flops_low": result.low,
-            "share": result.low / result.eligible,
-            "casts": census.casts,
-            "cast_bytes": census.cast_bytes,
-            "recast_bytes": census.recast_bytes,
-            "attention": sorted(census.attention),
-            "seconds": perf_counter() - self._began,
-            "whole": census.is_complete,
-        }
-        row.events.append(("kernels.census", data))
-
-    def _emit_fallback(self, row: Row, work: Work, result: Summary) -> None:
-        key = _key(work)
-        equal = [fallback for fallback in result.fallbacks if _key(fallback) == key]
-        flops = sum(fallback.flops for fallback in equal)
-        if key in self._fallbacks or len(self._fallbacks) >= MAX_FALLBACKS or flops < MIN_FLOPS_SHARE * result.eligible:
-            return
-        self._fallbacks.add(key)
-        data = {
-            "op": work.op,
-            "module": work.module,
-            "modules": len(equal),
-            "reason": work.reason,
-            "dtype": str(work.dtype).removeprefix("torch."),
-            "shape": work.shape,
-            "caller": work.caller,
-            "flops_share": flops / result.eligible,
-        }
-        row.events.append(("kernel.fallback", data))
+    def _backward_counted(self, census: Census, began: float, output: Any) -> None:
+        self._session.governor.kernels.spend(census.seconds)
+        self._charge(census, census.seconds)
+        step: StepCensus | None = self._session.row.raw.get("kernels")
+        if step is not None and output is not patch.RAISED:
+            step.backward = census, perf_counter() - began
 
     def _emit_blind(self, reason: str) -> None:
         if reason not in self._blind:
             self._blind.add(reason)
             self._session.emit("kernels.blind", {"reason": reason})
-
-
-def _key(work: Work) -> tuple[str, str, str]:
-    return work.op, re.sub(r"\b\d+\b", "*", work.module), work.reason
-
-
-def _autocast() -> dict[str, bool]:
-    return {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
 
 
 def _is_observed() -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ammeter.probes.kernels.float32_reference import Measured, References
+from ammeter.probes.kernels.float32_reference import Measured
 from ammeter.torch_hooks import call_site
 from ammeter.torch_hooks.call_site import Spot
 
 if TYPE_CHECKING:
-    from ammeter.recording.context import ProbeContext
     from ammeter.recording.row import Row
 
 MIN_ERROR = 0.005
@@ -56,33 +55,18 @@ class SensitiveOperators:
         is_open: whether an error waits for the census that confirms it.
     """
 
-    def __init__(self, session: ProbeContext) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._errors: dict[Place, Error] = {}
         self.is_open = False
         self._is_first = True
 
-    def references(self, is_due: bool) -> References | None:
-        """Returns references for the next census, if it is the first one, due by its step, or confirms an error."""
-        is_first, self._is_first = self._is_first, False
-        return References() if is_first or is_due or self.is_open else None
+    def is_wanted(self, is_due: bool) -> bool:
+        """Whether the next census needs references: the first one, one that is due, or one that confirms an error."""
+        return self._is_first or is_due or self.is_open
 
-    def take(self, references: References) -> None:
-        """Reads the errors of a forward pass, or lets its row wait for them."""
-        row = self._session.row
-        if all(measured.norms.on_host for measured in references.measured):
-            self._judge(row, references.measured)
-            return
-        for measured in references.measured:
-            row.later("sensitive", measured.norms)
-        row.raw.setdefault("sensitive", []).extend(references.measured)
-
-    def finish(self, row: Row) -> None:
-        if "sensitive" in row.raw:
-            self._judge(row, row.raw.pop("sensitive"))
-
-    def _judge(self, row: Row, measured: Sequence[Measured]) -> None:
-        self.is_open = False
+    def judge(self, row: Row, measured: Sequence[Measured]) -> None:
+        """Adds the errors of a step to its row, once a second census has confirmed them."""
+        self._is_first = self.is_open = False
         worst: dict[Place, tuple[float, Measured]] = {}
         for one in measured:
             difference, size = (float(norm) for norm in one.norms.array())

@@ -11,6 +11,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings, under_autocast
+from ammeter.verdicts.low_precision.cast_cost import MIN_TIME_SHARE, time_share, written
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event, Hello
 
@@ -23,14 +24,6 @@ MIN_RECAST_SHARE = 0.5
 
 BYTES_MOVED_PER_BYTE = 3
 """Bytes moved per byte that such a cast writes: four are read in float32 for two that are written."""
-
-FLOPS_PER_BYTE = 139.0
-"""FLOPs of the tensor cores per moved byte, by the data sheets: 139 on a V100 (125 TFLOP/s, 900 GB/s), 153 on an A100,
-295 on an H100. The smallest value is used, so that the cost is not overestimated."""
-
-MIN_TIME_SHARE = 0.1
-"""Time of those casts over the time of all matrix products. With a batch so large that the ratio is lower, the casts do
-not matter."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -70,17 +63,13 @@ def _counted(state: State, event: Event) -> State:
     opens = (
         state.weights > 0
         and _recasts_per_weight(counted) >= MIN_RECAST_SHARE
-        and _time_share(counted) >= MIN_TIME_SHARE
+        and time_share(recast * BYTES_MOVED_PER_BYTE, flops) >= MIN_TIME_SHARE
     )
     return replace(counted, opened=state.opened.at(event.step, event.step)) if opens else state
 
 
 def _recasts_per_weight(state: State) -> float:
     return state.recast_bytes / (HALF_BYTES * state.weights)
-
-
-def _time_share(state: State) -> float:
-    return state.recast_bytes * BYTES_MOVED_PER_BYTE * FLOPS_PER_BYTE / max(1, state.flops)
 
 
 def _conclude(state: State) -> Finding:
@@ -104,7 +93,7 @@ def _cause(state: State, times: float) -> str:
     return (
         "Autocast casts the same weights to half precision repeatedly within one forward pass, because its weight"
         " cache is disabled, is cleared too early, or does not apply to these weights. The repeated casts write"
-        f" {_bytes(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
+        f" {written(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
         f" {wording.percent(share)} of the bytes of all casts."
     )
 
@@ -117,16 +106,6 @@ def _evidence(state: State, times: float) -> dict[str, Any]:
         "weights_half_bytes": HALF_BYTES * state.weights,
         "times_all_weights": round(times, 2),
     }
-
-
-def _bytes(number: int) -> str:
-    """Returns '1.5 MiB'."""
-    size, unit = float(number), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.3g} {unit}"
 
 
 VERDICT = Verdict(

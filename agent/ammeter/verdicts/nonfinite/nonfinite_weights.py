@@ -120,7 +120,10 @@ def _nonfinite(state: State, event: Event) -> State:
         return state if state.moment else replace(state, moment=name, moments=count)
     last = data.get("last_finite")
     last = last if isinstance(last, int) else -1
-    return state if state.tensor else replace(state, tensor=name, count=count, last_finite=last)
+    if state.tensor:  # a reading of all weights at the step of that of some
+        is_same_step = event.step == state.opened.step
+        return replace(state, count=max(count, state.count)) if is_same_step else state
+    return replace(state, tensor=name, count=count, last_finite=last)
 
 
 def _used(state: State, event: Event) -> State:

@@ -205,4 +205,4 @@ def test_a_machine_that_stands_still_for_a_moment_does_not_end_the_census(monkey
     with looking:
         second(first(torch.ones(2, 8)))
     assert looking.is_complete
-    assert 2 * 2 * (8 * 8 + 8 * 16) == census.summary(looking, region=False).eligible
+    assert 2 * 2 * (8 * 8 + 8 * 16) == census.summary([looking]).eligible

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.probes.kernels import probe
+from ammeter.probes.kernels import probe, reports
 from ammeter.recording.schedule.bucket import UNLIMITED_SHARE
 from ammeter.recording.schedule.budget import PRESETS
 from tests.agent.networks import Network, train
@@ -52,7 +52,7 @@ def test_fallbacks_that_are_told_are_bounded(tmp_path: Path) -> None:
     for number in range(30):
         model.add_module(f"layer_{chr(97 + number % 26)}{number}x", torch.nn.Linear(9, 9))
     recorded = train(of(model, 9), tmp_path)
-    assert probe.MAX_FALLBACKS == len(recorded.of("kernel.fallback"))
+    assert reports.MAX_FALLBACKS == len(recorded.of("kernel.fallback"))
 
 
 def trained(model: torch.nn.Module, steps: int, width: int, folder: Path) -> Seen:

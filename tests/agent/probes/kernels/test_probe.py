@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ammeter
 from ammeter.probes.kernels import probe
 from ammeter.probes.kernels.census import Census
+from ammeter.probes.kernels.forward_call import ForwardCall
 from ammeter.wire.columns import measured
 from tests.agent.networks import NETWORKS, normal, train
 from tests.agent.probes.kernels.networks import linear
@@ -186,10 +187,10 @@ def test_what_goes_wrong_in_a_count_does_not_reach_the_program(
 
 
 def test_a_window_is_closed_when_the_probe_has_a_fault_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: probe.Kernels, *_: Any) -> None:
+    def wrong(self: ForwardCall, *_: Any) -> None:
         raise ValueError("entered wrong")
 
-    monkeypatch.setattr(probe.Kernels, "_entered", wrong)
+    monkeypatch.setattr(ForwardCall, "_entered", wrong)
     model = linear(8, 8)
     with pytest.raises(AssertionError):  # the loop looks for faults
         _steps(model, tmp_path)

@@ -168,3 +168,11 @@ def test_before_its_first_step_a_run_has_no_checkpoint_to_go_back_to() -> None:
     stream = poisoned(warm(1), "embed.weight", last_finite=None).good(65536)
     fix = findings(stream)["nonfinite-weights"].fix
     assert "Stop the run and restore the state that this run started from." in fix
+
+
+def test_a_reading_of_all_weights_at_the_same_step_completes_that_of_some() -> None:
+    some = poisoned(warm(40), "blocks.0.fc.weight", last_finite=37)
+    assert 1 == found(some).evidence["weights"]
+    everything = poisoned(some, "blocks.0.fc.weight", "head.weight", "embed.weight")
+    assert "3 weight tensors contain NaN or Inf, blocks.0.fc.weight among them. At step 37" in found(everything).cause
+    assert 3 == found(poisoned(everything.good(65536), "head.weight")).evidence["weights"]

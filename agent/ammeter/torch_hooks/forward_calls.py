@@ -42,10 +42,14 @@ class Forward:
 
     def __init__(self, models: Iterable[weakref.ref[torch.nn.Module]]) -> None:
         given = [model for ref in models if (model := ref()) is not None]
-        inside = [module for model in given for module in wrapped(model)]
-        self._roots = {id(module): weakref.ref(module) for module in (*given, *inside)}
         several = len(given) > 1
-        self._prefixes = {id(innermost(model)): f"model{at}." for at, model in enumerate(given) if several}
+        parts = {
+            part: prefix
+            for at, model in enumerate(given)
+            for part, prefix in callable_parts(model, f"model{at}." if several else "")
+        }
+        self._roots = {id(module): weakref.ref(module) for part in parts for module in (part, *wrapped(part))}
+        self._prefixes = {id(innermost(part)): prefix for part, prefix in parts.items() if prefix}
         self._hook_point = HookPoint(parts=4)
         self._class_handles: list[Handle] = []
         self._group = Group(())
@@ -149,6 +153,15 @@ class Forward:
         if afters or output is RAISED:
             for after in reversed((*afters, *raised) if output is RAISED else afters):
                 after(args[0], args[1:], kwargs, output)
+
+
+def callable_parts(model: torch.nn.Module, prefix: str) -> Iterator[tuple[torch.nn.Module, str]]:
+    """Yields the model with its prefix; of a container that has no forward(), such as a ModuleList, its members."""
+    if type(model).forward is not torch.nn.Module.forward:
+        yield model, prefix
+        return
+    for name, child in model.named_children():
+        yield from callable_parts(child, f"{prefix}{name}.")
 
 
 def wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -41,7 +41,7 @@ def test_without_a_name_the_names_are_listed(capsys: Output) -> None:
     [
         ("scale-colapse", "'scale-colapse' is not a runbook; did you mean scale-collapse"),
         ("../../etc/passwd", "'../../etc/passwd' is not a runbook; "),
-        ("zzz", "use one of activation-overflow, agent-blind"),
+        ("zzz", "use one of activation-casts, activation-overflow"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_it_may_mean(name: str, said: str, capsys: Output) -> None:

@@ -255,3 +255,18 @@ def test_a_model_that_is_gone_is_not_kept() -> None:
     assert gone() is None
     assert [] == heard.forward.models()
     heard.close()
+
+
+def test_the_members_of_a_container_that_cannot_be_called_are_models() -> None:
+    blocks = torch.nn.ModuleList([Net(), torch.nn.ModuleDict({"inner": torch.nn.Linear(4, 4)})])
+    heard = Heard(blocks)
+    blocks[1]["inner"](blocks[0](torch.ones(2, 4)))  # type: ignore[index, operator]
+    heard.close()
+    assert [("Net", True), ("Linear", True)] == heard.calls
+    assert ["0.", "1.inner."] == [heard.forward.prefix(model) for model in heard.forward.models()]
+
+
+def test_the_members_of_one_of_several_models_are_named_after_it() -> None:
+    head, blocks = torch.nn.Linear(4, 4), torch.nn.ModuleList([Net()])
+    forward = Forward([weakref.ref(head), weakref.ref(blocks)])
+    assert ["model0.", "model1.0."] == [forward.prefix(model) for model in (head, blocks[0])]

@@ -46,8 +46,12 @@ def _cause(data: dict[str, Any], dtype: str, at: str) -> str:
         f"Numbers in {dtype} are cast to float32{at}{where}, and these float32 copies are cast straight back to"
         f" {dtype}: the numbers that come back are the same, bit for bit. In one forward pass these casts read and"
         f" write {written(int(data['moved_bytes']))}. By the data sheet of a V100, that takes"
-        f" {wording.percent(_share(data))} of the time of its matrix products in low precision."
+        f" {_times(_share(data))} the time of its matrix products in low precision."
     )
+
+
+def _times(share: float) -> str:
+    return f"{wording.percent(share)} of" if share < 1 else f"{share:.3g} times"
 
 
 def _evidence(data: dict[str, Any]) -> dict[str, Any]:

@@ -260,7 +260,7 @@ def test_a_model_that_is_gone_is_not_kept() -> None:
 def test_the_members_of_a_container_that_cannot_be_called_are_models() -> None:
     blocks = torch.nn.ModuleList([Net(), torch.nn.ModuleDict({"inner": torch.nn.Linear(4, 4)})])
     heard = Heard(blocks)
-    blocks[1]["inner"](blocks[0](torch.ones(2, 4)))  # type: ignore[index, operator]
+    blocks[1]["inner"](blocks[0](torch.ones(2, 4)))  # type: ignore[index]
     heard.close()
     assert [("Net", True), ("Linear", True)] == heard.calls
     assert ["0.", "1.inner."] == [heard.forward.prefix(model) for model in heard.forward.models()]

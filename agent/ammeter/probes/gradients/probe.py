@@ -118,6 +118,8 @@ class Gradients:
         emit_spectrum(row, readings)
         self._emit_exponents(row)
         self._nonfinite.emit(row, sorted(nonfinite), sorted(known))
+        if nonfinite:
+            row.raw["gradients_known"] = nonfinite, known
 
     def _backward(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         if self._unknown:

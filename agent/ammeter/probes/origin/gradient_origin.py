@@ -13,9 +13,9 @@ import torch
 
 from ammeter.probes.loss_stacks import line_of
 from ammeter.probes.origin.floats import Numbers, measured
-from ammeter.probes.origin.graph import gradient_trial
+from ammeter.probes.origin.graph import gradient_trial, own_functions
 from ammeter.probes.origin.graph import place as places
-from ammeter.probes.origin.graph.nodes import nodes_of
+from ammeter.probes.origin.graph.nodes import Node, nodes_of
 from ammeter.probes.origin.graph.reproducer import Reproducers
 from ammeter.probes.origin.model_names import ModelNames
 from ammeter.tensors.hidden_reads import unseen
@@ -23,6 +23,10 @@ from ammeter.torch_hooks import call_site, patch
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
+    from ammeter.recording.row import Row
+
+MAX_NAMED_STEPS = 3
+"""Bad steps of a run in whose graph Functions of the program are searched: a search takes 5 µs per operator."""
 
 MAX_ARMED_STEPS = 20
 """Steps of a run whose graphs have hooks: a scaler that calibrates its scale skips steps without a fault, too."""
@@ -40,17 +44,23 @@ class GradientOrigin:
         self._hooks: list[Any] = []
         self._graph = places.Graph([])
         self._caller = ""
+        self._bad: Row | None = None
         self._armed_steps = 0
+        self._named_steps = 0
         self._is_removed = False
         self._is_over = False
         """Whether the backward pass has made a NaN or an Inf, so that later nodes only pass it on."""
 
-    def arm(self, guard: Callable[..., Any]) -> None:
-        """Searches in the next backward pass, which must be that of the next step. The last rows of a run have none."""
+    def arm(self, guard: Callable[..., Any], row: Row) -> None:
+        """Searches in the next backward pass, which must be that of the next step. The last rows of a run have none.
+
+        Args:
+            row: The step with bad gradients.
+        """
         if not self._is_removed and not self._handles and self._armed_steps < MAX_ARMED_STEPS:
             self._armed_steps += 1
             self._session.fast_path.avoid(2)
-            self._guard = guard
+            self._guard, self._bad = guard, row
             before, after = guard(self._before_backward), guard(self._after_backward)
             self._handles = [patch.backward(before=before, after=after)]
 
@@ -66,15 +76,30 @@ class GradientOrigin:
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outputs = patch.outputs(args, kwargs)
         roots = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        if patch.inside_backward() or not all(map(_is_searched, roots)):
+        if patch.inside_backward() or len(roots) != 1 or getattr(roots[0], "grad_fn", None) is None:
             return
-        root = roots[0]
-        nodes = nodes_of(root, reads=False) if len(roots) == 1 else []
+        nodes = nodes_of(roots[0], reads=False)
         self._forget_graph()
+        self._name_functions(nodes)
+        if not _is_searched(roots[0]):
+            return
         self._is_over, self._graph, self._caller = False, places.Graph(nodes), call_site.line()
         after = self._guard(self._after_node)
         inner = (at for at, node in enumerate(nodes) if node.parameter is None)
         self._hooks = [nodes[at].grad_fn.register_hook(_hook(after, at)) for at in inner]
+
+    def _name_functions(self, nodes: list[Node]) -> None:
+        """Reports the program's Functions between finite and bad gradients, once for a bad step."""
+        row, self._bad = self._bad, None
+        if row is None or self._named_steps >= MAX_NAMED_STEPS:
+            return
+        bad, known = row.raw.get("gradients_known", ((), ()))
+        weights = {index: id(tensor) for index, tensor in self._session.watched.alive()}
+        finite = {weights[index] for index in known if index in weights and index not in set(bad)}
+        functions = own_functions.between(nodes, {weights[index] for index in bad if index in weights}, finite)
+        if bad and finite and functions:
+            self._named_steps += 1
+            self._session.emit("origin.functions", {"bad_step": row.step, "functions": functions})
 
     def _after_backward(self, *_: Any) -> None:
         if not patch.inside_backward():
@@ -129,9 +154,8 @@ def _hook(after: Callable[..., None], at: int) -> Callable[[Gradients, Gradients
 
 
 def _is_searched(root: Any) -> bool:
-    """Whether a loss is on the host, finite, and has a graph."""
-    is_loss = isinstance(root, torch.Tensor) and root.is_cpu and root.grad_fn is not None
-    return is_loss and bool(torch.isfinite(root.detach()).all())
+    """Whether a loss is on the host and finite."""
+    return isinstance(root, torch.Tensor) and root.is_cpu and bool(torch.isfinite(root.detach()).all())
 
 
 def _is_bad(numbers: Numbers | None) -> bool:

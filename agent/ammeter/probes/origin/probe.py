@@ -136,7 +136,7 @@ class Origin:
             if of_gradient and (origin is None or origin["kind"] == "backward"):
                 origin = of_gradient
             else:
-                self._gradient_origin.arm(self._guard)
+                self._gradient_origin.arm(self._guard, row)
         for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
             if found:
                 self._emit_found(row, found)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.lifecycle import Lifecycle
-from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
+from ammeter.verdicts.framework.origins.origin_event import MAX_NAME_CHARS, NonfiniteOrigin
 from ammeter.verdicts.framework.scale_limits import MAX_ACCIDENTAL_SKIPS
 from ammeter.verdicts.nonfinite.headroom import Headroom
 
@@ -26,8 +26,18 @@ MAX_HARMLESS_ABSMAX = 64.0
 """Gradients that entered a backward pass and are below it do not overflow there: they are 1024 times below the limit of
 float16."""
 
+MAX_FUNCTIONS = 3
+"""Functions that a finding names."""
+
 PROOFS = ("undefined", "rounded", "kernel", "differs")
 """Answers of a backward pass that ran again which no lower loss scale changes."""
+
+
+class OwnFunction(msgspec.Struct, frozen=True, array_like=True):
+    """An autograd.Function of the program, and the line of its backward()."""
+
+    name: str
+    line: str = ""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -86,12 +96,24 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Scale of the last applied step before the bad ones; 0 if unknown. `scale` is that of a bad step."""
     several: bool = False
     """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the bad step."""
+    functions: tuple[OwnFunction, ...] = ()
+    """Those between the finite and the non-finite gradients of the first bad step."""
 
 
 def with_scaler(state: State, data: dict[str, Any]) -> State:
     """Stores what the event about a new scaler contains."""
     several = state.several or bool(data.get("scaler"))
     return replace(state, own_scaled=state.own_scaled or bool(data.get("own")), several=several)
+
+
+def with_functions(state: State, data: dict[str, Any]) -> State:
+    """Stores the Functions that can have made the NaN of the step whose frontier is known."""
+    if not state.opened.active or state.functions or data.get("bad_step") != state.frontier.step:
+        return state
+    given = [entry for entry in data.get("functions") or () if isinstance(entry, dict)][:MAX_FUNCTIONS]
+    names = ((str(entry.get("name") or ""), str(entry.get("line") or "")) for entry in given)
+    functions = (OwnFunction(name[:MAX_NAME_CHARS], line[:MAX_NAME_CHARS]) for name, line in names if name)
+    return replace(state, functions=tuple(functions))
 
 
 def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, certain_at: int | None = None) -> State:
@@ -114,7 +136,7 @@ def open_episode(state: State, step: int, frontier: Origin, unprotected: bool, c
     )
     opened = state.opened.at(state.first_skip if state.series else step, step)
     if fresh:
-        state = replace(state, after=math.nan, weight="", origin=NonfiniteOrigin(), scaled=False)
+        state = replace(state, after=math.nan, weight="", origin=NonfiniteOrigin(), functions=(), scaled=False)
         if not state.series:
             state = replace(state, lowest=math.inf, loss_unread=False, step_unknown=False, partly_applied=0)
     return replace(

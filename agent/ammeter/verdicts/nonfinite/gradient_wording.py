@@ -6,7 +6,7 @@ from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.scale_limits import MIN_USEFUL_SCALE
-from ammeter.verdicts.nonfinite.gradient_episode import PROOFS, State
+from ammeter.verdicts.nonfinite.gradient_episode import PROOFS, OwnFunction, State
 
 
 def title(state: State) -> str:
@@ -32,6 +32,12 @@ def fix(state: State) -> str:
     )
     if state.origin.trial:
         check = state.origin.fix()
+    elif state.functions and not state.origin.kind:
+        names = wording.listed([f"{function.name}.backward(){_at(function)}" for function in state.functions])
+        check = (
+            f"Check {names} first: memory that it does not write, a division by zero, a kernel. Return zeros for what"
+            f" has no gradient, and compare it with torch.autograd.gradcheck. Then check the backward pass of {where}."
+        )
     before = wording.earlier(state.opened.first)
     if state.applied and state.weight:
         return f"Stop the run and restore {before}. {check}"
@@ -62,9 +68,20 @@ def _place(state: State) -> str:
             f" Hooks read finite gradients{most} at the input of {state.origin.module}'s backward pass and NaN or Inf"
             " at its output: they originated in the backward pass there."
         )
+    if state.functions:
+        names = wording.listed([f"{function.name}{_at(function)}" for function in state.functions])
+        which = "this autograd.Function" if len(state.functions) == 1 else "these autograd.Functions"
+        return (
+            f" Between the finite and the non-finite gradients, the graph of the next loss has {which} of the program:"
+            f" {names}."
+        )
     if state.frontier.handed_on and not state.frontier.before:  # else the modules run in another order
         return f" That points to the backward pass of {state.frontier.module}."
     return ""
+
+
+def _at(function: OwnFunction) -> str:
+    return f" at {function.line}" if function.line else ""
 
 
 def _effect(state: State) -> str:

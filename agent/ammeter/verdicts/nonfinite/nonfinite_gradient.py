@@ -22,6 +22,7 @@ from ammeter.verdicts.nonfinite.gradient_episode import (
     keeps_doubts,
     open_episode,
     with_doubtful_step,
+    with_functions,
     with_scaler,
 )
 from ammeter.wire.columns import Mask, View, measured
@@ -58,6 +59,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _unfinished(state, part.data)
         elif isinstance(part, Event) and part.name == "origin.found":
             state = _origin(state, part)
+        elif isinstance(part, Event) and part.name == "origin.functions":
+            state = with_functions(state, part.data)
         elif isinstance(part, Event) and state.opened.last == part.step and not state.frontier.count:
             state = replace(state, frontier=gradient_frontier.of_event(part.step, part.data))
     return state, changed(_conclude, before, state)
@@ -253,6 +256,7 @@ def _evidence(state: State) -> dict[str, Any]:
         "born_in": "backward" if state.origin.kind else None,
         **gradient_wording.trial_evidence(state),
         "nonfinite_weight": state.weight or None,
+        **({"functions": [function.name for function in state.functions]} if state.functions else {}),
         "nan_without_inf": not frontier.inf,
         "nonfinite_tensors": frontier.count,
         "finite_tensors": frontier.before + frontier.after,
@@ -265,25 +269,12 @@ VERDICT = Verdict(
     title="Non-finite gradients with a finite loss",
     question="Are gradients NaN or Inf for a reason other than the loss scale?",
     columns=(
-        "grad_norm",
-        "grad_nonfinite",
-        "grad_absmax",
-        "loss",
-        "loss_backward",
-        "scale",
-        "applied",
-        "skipped",
-        "weights_nonfinite",
-        "grad.norm",
-        "grad.infs",
+        *("grad_norm", "grad_nonfinite", "grad_absmax", "loss", "loss_backward", "scale", "applied", "skipped"),
+        *("weights_nonfinite", "grad.norm", "grad.infs"),
     ),
     events=(
-        "gradient.nonfinite",
-        "usage.update_between_optimizers",
-        "weights.nonfinite",
-        "origin.found",
-        "scaler.seen",
-        "step.unfinished",
+        *("gradient.nonfinite", "usage.update_between_optimizers", "weights.nonfinite", "origin.found"),
+        *("origin.functions", "scaler.seen", "step.unfinished"),
     ),
     state=State,
     judge=judge,

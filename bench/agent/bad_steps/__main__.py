@@ -148,7 +148,7 @@ def _armed(origin: GradientOrigin, graph: Graph, spoil: Callable[[torch.Tensor],
     loss = graph.loss(spoil)
     origin._armed_steps = 0
     began = time.process_time()
-    origin.arm(lambda function: function)
+    origin.arm(lambda function: function, origin._session.row)
     loss.backward()  # type: ignore[no-untyped-call]
     origin.disarm()
     elapsed = time.process_time() - began

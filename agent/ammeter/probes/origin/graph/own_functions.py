@@ -53,6 +53,6 @@ def _is_of_program(grad_fn: Any) -> bool:
 
 
 def _name(grad_fn: Any) -> tuple[str, str]:
-    function: Any = type(grad_fn)._forward_cls  # type: ignore[attr-defined]
+    function: Any = type(grad_fn)._forward_cls
     code = getattr(function.backward, "__code__", None)
     return function.__name__, "" if code is None else call_site.written((code.co_filename, code.co_firstlineno))

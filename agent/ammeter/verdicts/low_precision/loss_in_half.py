@@ -14,6 +14,9 @@ PRECISION = {
 }
 """Significant bits include the implicit one: between 1 and 2 neighbours differ by 2^-7 and 2^-10."""
 
+LOG_SOFTMAX = "log_softmax"
+"""Operator of an event about the log-probabilities of a loss that is itself float32."""
+
 
 def _conclude(state: SingleEventState) -> Finding:
     data = state.data
@@ -21,7 +24,7 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The loss is computed in {dtype}",
+        title=f"The {_what(data)} computed in {dtype}",
         cause=_cause(data, caller, dtype),
         fix=_fix(data, caller),
         caller=caller or None,
@@ -30,18 +33,35 @@ def _conclude(state: SingleEventState) -> Finding:
     )
 
 
+def _what(data: dict[str, Any]) -> str:
+    return "log-probabilities of the loss are" if data.get("operator") == LOG_SOFTMAX else "loss is"
+
+
 def _cause(data: dict[str, Any], caller: str, dtype: str) -> str:
     at, operator = f" at {caller}" if caller else "", data.get("operator")
+    precision = PRECISION.get(dtype, PRECISION["bfloat16"])
+    if operator == LOG_SOFTMAX:
+        where = at if data.get("computed") else f" of the loss of backward(){at}"
+        return (
+            f"The loss is computed from log-probabilities that log_softmax{where} returned in {dtype}, which"
+            f" {precision}. Differences of two such numbers, as in a ratio of probabilities or a KL divergence, can"
+            " consist largely of this rounding."
+        )
     computed = f"The loss computed{at}" if data.get("computed") else f"The loss of backward(){at}"
     returned = f" Its last operator, {operator}, returned {dtype}." if operator else ""
     return (
-        f"{computed} is {dtype}, which {PRECISION.get(dtype, PRECISION['bfloat16'])}.{returned} Small improvements of"
+        f"{computed} is {dtype}, which {precision}.{returned} Small improvements of"
         " the loss are rounded away, and so are parts of the gradients that begin there."
     )
 
 
 def _fix(data: dict[str, Any], caller: str) -> str:
     at = f" at {caller}" if caller and data.get("computed") else ""
+    if data.get("operator") == LOG_SOFTMAX:
+        return (
+            f"Pass logits.float() to log_softmax{at}, so that the log-probabilities and all that is computed from them"
+            " are float32; do the same where the old or the reference log-probabilities are computed."
+        )
     return (
         f"Compute the loss in float32{at}: pass logits.float() and float32 targets to it, and cast nothing to half"
         " precision after that. Autocast does not cast operators such as mean, and on the CPU not exp, sum and log"

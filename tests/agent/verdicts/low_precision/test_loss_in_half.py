@@ -52,6 +52,23 @@ def softened(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.softplus(-scores).mean()
 
 
+def ratio(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """As in reinforcement learning: a ratio of probabilities, times advantages in float32."""
+    new = torch.log_softmax(logits, -1).gather(-1, targets[:, None]).squeeze(-1)
+    weighted = (new - new.detach()).exp() * torch.randn(len(targets))
+    return -torch.min(weighted, weighted.clamp(-1, 1)).mean()
+
+
+def distilled(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        student = torch.log_softmax(logits, -1)
+        return -(student.float() * torch.softmax(torch.randn(logits.shape), -1)).sum(-1).mean()
+
+
+def ratio_in_float32(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return ratio(logits.float(), targets)
+
+
 def in_float32(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return margin(logits.float(), targets)
 
@@ -89,6 +106,8 @@ def trained(folder: Path, loss_of: Loss, steps: int = 12, *, gradients: bool = F
         (halved, ".bfloat16()", "to"),
         (cast_back, ".mean()", "mean"),
         (softened, ".mean()", "mean"),
+        (ratio, "torch.log_softmax", "log_softmax"),
+        (distilled, "torch.log_softmax", "log_softmax"),
     ],
 )
 def test_a_loss_in_half_precision_is_found_with_its_line(
@@ -100,7 +119,7 @@ def test_a_loss_in_half_precision_is_found_with_its_line(
     assert 0 == finding.first_step
 
 
-@pytest.mark.parametrize("loss_of", [in_float32, of_one_number, hinge, critic])
+@pytest.mark.parametrize("loss_of", [in_float32, ratio_in_float32, of_one_number, hinge, critic])
 def test_losses_in_float32_and_linear_losses_are_silent(loss_of: Loss, tmp_path: Path) -> None:
     assert NAME not in trained(tmp_path, loss_of).findings()
 
@@ -174,3 +193,11 @@ def test_the_words_have_the_operator_and_the_line() -> None:
     assert "The loss is computed in bfloat16" == finding.title
     assert finding.cause.startswith("The loss computed at loop/train.py:120 is bfloat16")
     assert "Its last operator, mean, returned bfloat16." in finding.cause
+
+
+def test_log_probabilities_have_words_of_their_own() -> None:
+    stream = mistaken("loss_in_half", dtype="float16", operator="log_softmax", computed=True)
+    finding = findings(stream)[NAME]
+    assert "The log-probabilities of the loss are computed in float16" == finding.title
+    assert "log-probabilities that log_softmax at loop/train.py:120 returned in float16" in finding.cause
+    assert finding.fix.startswith("Pass logits.float() to log_softmax at loop/train.py:120")

@@ -2,8 +2,9 @@
 
 A loss is judged by its own dtype, and by the dtypes behind nodes that only scale or cast it. A loss that is piecewise
 linear in outputs of the network, such as a hinge loss or the loss of a Wasserstein GAN, loses nothing: its gradients
-are constants. The line is searched after
-a loss in half precision was seen: between the forward pass and backward(), torch stores the stack of each node.
+are constants. A loss in float32 is judged by the log-probabilities that it is computed from, as in reinforcement
+learning and distillation. The line is searched after a loss in half precision was seen: between the forward pass and
+backward(), torch stores the stack of each node.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ _LINEAR = (
     *("Maximum", "Minimum", "ToCopy", "Clone", "View", "UnsafeView", "Reshape", "Squeeze", "Unsqueeze", "Select"),
     *("Slice", "Expand", "Permute", "Transpose", "T", "Stack", "Cat", "Split", "Unbind", "Alias"),
 )
+_ELEMENTWISE = (
+    *_LINEAR,
+    *("Exp", "Log", "Pow", "Sqrt", "Min", "Max", "Where", "MaskedFill", "Gather", "Index", "IndexSelect", "LogSigmoid"),
+    *("Sigmoid", "Softplus", "NllLoss", "Amin", "Amax", "Logsumexp", "Expm1", "MaskedSelect", "Take"),
+)
+"""Operators that a loss computes from log-probabilities."""
+
+_LOG_PROBABILITIES = "LogSoftmax"
+
 _NETWORK = ("Addmm", "Mm", "Linear", "MkldnnLinear", "Bmm", "Convolution", "MkldnnConvolution", "Addbmm", "Baddbmm")
 """Operators of a piecewise linear loss, and those that end the network before it."""
 
@@ -89,7 +99,11 @@ class LossInHalf:
         if len(losses) != 1 or not (losses[0].dtype in HALF or self._in_half or is_check_due(self._losses)):
             return
         node = unseen(lambda: half_node(losses[0]), ())
-        if node is None or is_linear(node):
+        if node is not None and is_linear(node):
+            node = None
+        elif node is None:
+            node = unseen(lambda: half_log_probabilities(losses[0]), ())
+        if node is None:
             self._in_half = 0
             self.remove()
             return
@@ -112,9 +126,25 @@ def half_node(loss: torch.Tensor) -> Any:
     """The node that computed a scalar loss in half precision, behind nodes that only scale or cast it; else None."""
     node = loss.grad_fn if loss.numel() == 1 else None
     for _ in range(MAX_NODES):
-        if node is None or _dtype_of(node) in ("float16", "bfloat16"):
+        if node is None or _is_half(node):
             return _origin(node)
         node = _scaled(node)
+    return None
+
+
+def half_log_probabilities(loss: torch.Tensor) -> Any:
+    """The log_softmax in half precision from whose output a scalar loss in float32 is computed, else None."""
+    waiting = [loss.grad_fn] if loss.numel() == 1 and loss.grad_fn is not None else []
+    seen = set(waiting)
+    while waiting and len(seen) <= MAX_LINEAR_NODES:
+        node = waiting.pop()
+        name = _plain(node)
+        if name == _LOG_PROBABILITIES and _is_half(node):
+            return node
+        if name in _ELEMENTWISE:
+            inputs = [other for other, _ in node.next_functions if other is not None and other not in seen]
+            waiting += inputs
+            seen.update(inputs)
     return None
 
 
@@ -124,12 +154,11 @@ def is_linear(root: Any) -> bool:
     while waiting:
         node = waiting.pop()
         inputs = [other for other, _ in node.next_functions if other is not None]
-        name = str(node.name()).rstrip("0123456789").removesuffix("Backward")
+        name = _plain(node)
         if name in _NETWORK and node is not root:
             continue
         is_product = name in ("Mul", "Div") and len(inputs) > 1
-        is_half = _dtype_of(node) in ("float16", "bfloat16")
-        if name not in _LINEAR or is_product or not is_half or not inputs or len(seen) > MAX_LINEAR_NODES:
+        if name not in _LINEAR or is_product or not _is_half(node) or not inputs or len(seen) > MAX_LINEAR_NODES:
             return False
         waiting += [other for other in inputs if other not in seen]
         seen.update(inputs)
@@ -159,6 +188,14 @@ def _metadata(node: Any) -> Any:
     return getattr(node, "_input_metadata", ())
 
 
+def _is_half(node: Any) -> bool:
+    return _dtype_of(node) in ("float16", "bfloat16")
+
+
 def _operator(node: Any) -> str:
-    name = str(node.name()).rstrip("0123456789").removesuffix("Backward").lower()
-    return "to" if name == "tocopy" else name
+    name = _plain(node)
+    return {"ToCopy": "to", _LOG_PROBABILITIES: "log_softmax"}.get(name, name.lower())
+
+
+def _plain(node: Any) -> str:
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")

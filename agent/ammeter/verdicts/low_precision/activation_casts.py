@@ -29,9 +29,7 @@ def _conclude(state: SingleEventState) -> Finding:
         severity="ticket",
         title=f"Activations are cast from {dtype} to float32 and straight back",
         cause=_cause(data, dtype, at),
-        fix=f"Remove the cast to float32{at}: autocast gives each operator the dtype that it needs. If this part is"
-        " meant to compute in float32, put it inside with torch.autocast(device_type, enabled=False):, because autocast"
-        f" casts the inputs of matrix products back to {dtype} otherwise.",
+        fix=_fix(dtype, caller, at),
         module=str(data.get("module") or "") or None,
         caller=caller or None,
         evidence=_evidence(data),
@@ -47,6 +45,16 @@ def _cause(data: dict[str, Any], dtype: str, at: str) -> str:
         f" {dtype}: the numbers that come back are the same, bit for bit. In one forward pass these casts read and"
         f" write {written(int(data['moved_bytes']))}. By the data sheet of a V100, that takes"
         f" {_times(_share(data))} the time of its matrix products in low precision."
+    )
+
+
+def _fix(dtype: str, caller: str, at: str) -> str:
+    package = caller.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in caller else ""
+    how = f" The line belongs to the package {package}: override forward() of that module." if package else ""
+    return (
+        f"Remove the cast to float32{at}: autocast gives each operator the dtype that it needs.{how} If this part is"
+        " meant to compute in float32, put it inside with torch.autocast(device_type, enabled=False):, because autocast"
+        f" casts the inputs of matrix products back to {dtype} otherwise."
     )
 
 

@@ -135,3 +135,9 @@ def test_the_words_have_the_bytes_and_both_remedies() -> None:
     assert "30 % of the time" in finding.cause
     assert "Remove the cast to float32 at lora.py:12" in finding.fix
     assert "torch.autocast(device_type, enabled=False):" in finding.fix
+
+
+def test_a_line_of_a_package_is_called_one() -> None:
+    finding = found(0.3, caller="env/lib/python3.12/site-packages/peft/tuners/lora/layer.py:9")
+    assert finding is not None
+    assert "The line belongs to the package peft: override forward() of that module." in finding.fix

@@ -34,7 +34,7 @@ _HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
 LOSS_TOLERANCE = 0.02
 """Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""
 
-OF_THE_CODE = ("cast-churn", "misaligned-matmul", "stale-stack")
+OF_THE_CODE = ("cast-churn", "activation-casts", "misaligned-matmul", "stale-stack")
 """Verdicts on casts, shapes and releases. The twin has them too, and no number shows their beginning."""
 
 FAR_RATIO = 3.0

@@ -52,6 +52,10 @@ class Truth:
             return row.applied == 0
         return row.step in self._unchanged
 
+    def may_be_applied(self, row: Row) -> bool:
+        """Whether a step that may have been skipped may have been applied as well: its weights were NaN before."""
+        return not row.applied and bool(row.bad_weights)
+
     def is_partly_skipped(self, row: Row) -> bool:
         """Whether an optimizer did not change its weights in this step."""
         if row.applied is not None:

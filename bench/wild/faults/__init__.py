@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.wild.faults import call_order, evaluation, loss_scale, low_precision, nonfinite, training
+from bench.wild.faults import call_order, casts, evaluation, loss_scale, low_precision, nonfinite, training
 from bench.wild.faults.registry import Fault, Spelling
 
 FAULTS: dict[str, Fault] = {
@@ -11,6 +11,7 @@ FAULTS: dict[str, Fault] = {
     **nonfinite.FAULTS,
     **evaluation.FAULTS,
     **low_precision.FAULTS,
+    **casts.FAULTS,
     **training.FAULTS,
 }
 

@@ -174,3 +174,14 @@ def test_numbers_of_another_rank_are_compared_with_its_rows() -> None:
     truth = Truth(PROGRAM, recording)
     assert [] == wrong_statements(finding, truth.of_rank(1), steps=True)
     assert wrong_statements(finding, truth, steps=True)
+
+
+@pytest.mark.parametrize(("skipped", "applied", "stands"), [(0, 2, True), (1, 1, True), (0, 3, False), (3, 0, False)])
+def test_steps_with_weights_that_were_nan_before_may_have_been_applied(
+    skipped: int, applied: int, stands: bool
+) -> None:
+    bad = [row(at, loss=None, applied=0, bad_weights=["a.weight"]) for at in (10, 11)]
+    truth = Truth(PROGRAM, Recording([*HEALTHY, *bad], 0, [], "", NAMES))
+    evidence = {"nonfinite_losses": 2, "steps_skipped": skipped, "steps_applied": applied}
+    finding = {"verdict": "nonfinite-loss", "first_step": 10, "last_step": 11, "opened_step": 10, "evidence": evidence}
+    assert stands == (not wrong_statements({**finding, "cause": ""}, truth, steps=True))

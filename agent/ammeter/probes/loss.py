@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.missing_targets import MissingTargets
 from ammeter.probes.origin.loss_origin import LossOrigin
 from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, has_divisor, own_scale
@@ -36,6 +37,9 @@ class Loss:
         guard = session.guard("origin", any_thread=False)
         self._origin = LossOrigin(session, guard)
         self._search_origin = guard(self._origin.search)
+        self._targets = MissingTargets(session)
+        self._guard_targets = guard = session.guard("missing_targets", any_thread=False)
+        self._examine_targets, self._read_targets = guard(self._targets.examine), guard(self._targets.examine_later)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         kinds = self._session.watched.scaler_kinds
@@ -49,6 +53,7 @@ class Loss:
             *patch.methods(kinds, "scale", before=guard(self._before_scale), after=guard(self._after_scale)),
             patch.backward(before=guard(self._before_backward), after=guard(self._after_backward)),
             patch.function(torch.autograd, "grad", before=guard(self._before_grad)),
+            *self._targets.attach(self._guard_targets),
         ]
         return [self._origin, *handles, *self._session.fast_path.pauses(pauses)]
 
@@ -68,6 +73,12 @@ class Loss:
                     self._compare(loss.number())
         if backwards:
             row.scalars["micro_batches"] = backwards
+        self._targets.finish(row)
+
+    def sees_zero_loss(self, root: torch.Tensor, loss: BackwardLoss) -> None:
+        """Examines the targets of a loss of zero on the fast path."""
+        if self._session.losses.are_of_backward:
+            self._examine_targets((root,), loss)
 
     def _unscaled(self, caught: Sequence[BackwardLoss], row: Row) -> Sequence[BackwardLoss]:
         """Returns the losses of a step without the loss scale that the program multiplied them by, if it did."""
@@ -101,6 +112,7 @@ class Loss:
         if patch.inside_backward():
             return
         row, outputs = self._session.row, patch.outputs(args, kwargs)
+        self._targets.backward()
         self._train_with_backward(row)
         row.raw["micro_batches"] = row.raw.get("micro_batches", 0) + 1
         if not row.raw.get("scaled") and not any(id(output) in self._scaled_ids for output in _as_sequence(outputs)):
@@ -170,12 +182,22 @@ class Loss:
         parts = tuple(part for root in roots for part in summands(root)) if len(roots) > 1 else summands(roots[0])
         caught = BackwardLoss(values, parts, call_site.place(), len(row.raw.get("attempts", ())))
         row.raw.setdefault("losses", []).append(caught)
+        self._session.losses.passes += 1
         if all(value.on_host for value in values):
-            self._compare(caught.number())
-            if not math.isfinite(caught.number()):
-                self._search_origin(roots, caught.place, call)
+            self._examine(roots, caught, call)
+        elif self._session.follows and not call:
+            self._read_targets(roots, caught)
         for constant in [constant for part in parts for constant in part.transfers()]:
             row.wait_for(constant)
+
+    def _examine(self, roots: Sequence[torch.Tensor], loss: BackwardLoss, call: str) -> None:
+        """Examines a loss that is on the host."""
+        number = loss.number()
+        self._compare(number)
+        if not math.isfinite(number):
+            self._search_origin(roots, loss.place, call)
+        if not call and not (number and math.isfinite(number)):
+            self._examine_targets(roots, loss)
 
     def _compare(self, loss: float) -> None:
         """Requires norms of the open step if the loss jumps. From a device it arrives a step later."""

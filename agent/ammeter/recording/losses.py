@@ -73,12 +73,14 @@ class Losses:
     Attributes:
         are_of_backward: whether the program has called backward() or scale(). Until then, the losses that it passes to
             torch.autograd.grad() are those of its steps.
+        passes: the backward passes so far whose loss was recorded.
     """
 
     def __init__(self, columns: StreamColumns, own_scale: OwnScale) -> None:
         self._columns = columns
         self._own_scale = own_scale
         self.are_of_backward = False
+        self.passes = 0
         self._accumulated = 0.0
         """The number of micro-batches that losses are divided by; 0 where they are not."""
         self._named = False

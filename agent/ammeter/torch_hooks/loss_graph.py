@@ -52,11 +52,11 @@ def summands(root: Any) -> tuple[Part, ...]:
     if node is None:
         return PLAIN
     kind = _KINDS.get(type(node)) or _kind_of(type(node))
-    if kind is _CRITERION and node._saved_reduction == 1:
+    if kind is CRITERION and node._saved_reduction == 1:
         return PLAIN
-    if kind is _OWN or (kind is _AVERAGING and getattr(node, "_saved_self_sym_numel", 1) != 1):
+    if kind is OWN or (kind is _AVERAGING and getattr(node, "_saved_self_sym_numel", 1) != 1):
         return PLAIN
-    if kind is _FACTOR and not _modes() and (quick := _divided_mean(node)):
+    if kind is FACTOR and not _modes() and (quick := _divided_mean(node)):
         return quick
     parts = unseen(lambda: _visited(node), ()) if _modes() else _visited(node)
     return PLAIN if parts == PLAIN else parts
@@ -68,7 +68,7 @@ def _divided_mean(node: Any) -> tuple[Part, ...]:
     if behind is None or (len(node.next_functions) > 1 and node.next_functions[1][0] is not None):
         return ()
     kind = _KINDS.get(type(behind)) or _kind_of(type(behind))
-    if kind is not _OWN and not (kind is _CRITERION and behind._saved_reduction == 1):
+    if kind is not OWN and not (kind is CRITERION and behind._saved_reduction == 1):
         return ()
     constant, factor = _constant(node)
     return () if constant is None else (Part(((constant, factor),), MEAN),)
@@ -83,7 +83,7 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], nodes_left: l
         nodes_left[0] -= 1
         kind = _KINDS.get(type(node)) or _kind_of(type(node))
         inputs = [function for function, _ in node.next_functions if function is not None]
-        if kind is _FACTOR and len(inputs) == 1:
+        if kind is FACTOR and len(inputs) == 1:
             constant, factor = _constant(node)
             if constant is None:
                 if is_hooked(node, "_saved_other") or is_hooked(node, "_saved_self"):
@@ -103,7 +103,7 @@ def _parts(node: Any, divisors: tuple[tuple[Transfer, bool], ...], nodes_left: l
 
 
 def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]) -> Part:
-    if kind is _CRITERION and node._saved_reduction == 2:
+    if kind is CRITERION and node._saved_reduction == 2:
         if is_hooked(node, "_saved_self") or is_hooked(node, "_saved_total_weight"):
             return Part(divisors, OPAQUE)
         weight = getattr(node, "_saved_total_weight", None)
@@ -112,7 +112,7 @@ def _criterion(node: Any, kind: str, divisors: tuple[tuple[Transfer, bool], ...]
         return Part(divisors, SUM, tuple(node._saved_self.shape), async_copy.of(weight))
     if kind is _SUMMING:
         return Part(divisors, SUM, tuple(getattr(node, "_saved_self_sym_sizes", ())))
-    return Part(divisors, OPAQUE if kind is _UNKNOWN else MEAN)
+    return Part(divisors, OPAQUE if kind is UNKNOWN else MEAN)
 
 
 def _constant(node: Any) -> tuple[Transfer | None, bool]:
@@ -132,15 +132,20 @@ def _constant(node: Any) -> tuple[Transfer | None, bool]:
 
 def constant_of(node: Any) -> float | None:
     """Returns the number by which a node multiplies or divides, if the host knows it."""
-    if (_KINDS.get(type(node)) or _kind_of(type(node))) is not _FACTOR:
+    if kind_of(node) is not FACTOR:
         return None
     constant, _ = _constant(node) if len([1 for function, _ in node.next_functions if function]) == 1 else (None, True)
     return constant.number() if constant is not None and constant.on_host else None
 
 
+def kind_of(node: Any) -> str:
+    """Returns what a node is for a loss, such as FACTOR or CRITERION."""
+    return _KINDS.get(type(node)) or _kind_of(type(node))
+
+
 def is_of_program(node: Any) -> bool:
     """Whether a node is a Function of the program."""
-    return _kind_of(type(node)) is _UNKNOWN
+    return kind_of(node) is UNKNOWN
 
 
 def is_hooked(node: Any, name: str) -> bool:
@@ -189,9 +194,9 @@ def _is_of_one(node: Any, kind: str, inputs: list[Any]) -> bool:
     return sizes is not None and len(inputs) == 1 and math.prod(sizes) == 1
 
 
-_FACTOR, _SUMMED, _THROUGH = "factor", "summed", "through"
+FACTOR, _SUMMED, _THROUGH = "factor", "summed", "through"
 
-_CRITERION, _AVERAGING, _SUMMING, _OWN, _UNKNOWN = "criterion", "averaging", "summing", "own", "unknown"
+CRITERION, _AVERAGING, _SUMMING, OWN, UNKNOWN = "criterion", "averaging", "summing", "own", "unknown"
 
 _FACTORS = ("Mul", "Div")
 
@@ -211,22 +216,22 @@ def _kind_of(node: type) -> str:
     """Classifies a node of the autograd graph by the name that torch gives it."""
     match = _NODE.match(node.__name__)
     if match is None:  # a class of the program; not cached, because the program may create new ones all the time
-        return _UNKNOWN
+        return UNKNOWN
     name = match[1]
     if name in _FACTORS:
-        kind = _FACTOR
+        kind = FACTOR
     elif name in _SUMS:
         kind = _SUMMED
     elif name in _PASSING:
         kind = _THROUGH
     elif hasattr(node, "_saved_reduction"):
-        kind = _CRITERION
+        kind = CRITERION
     elif name == "Mean":
         kind = _AVERAGING
     elif name in ("Sum", "Dot"):
         kind = _SUMMING
     else:
-        kind = _OWN
+        kind = OWN
     _KINDS[node] = kind
     return kind
 

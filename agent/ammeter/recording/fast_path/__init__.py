@@ -12,6 +12,7 @@ The rest of the agent uses FastPath and FastStep only. A probe may define these 
 
 - apply_fast_step(row, step, is_open): adds the probe's part of a fast step to a row;
 - count_fast_steps(first, count): accounts for fast steps without special data;
+- sees_zero_loss(root, loss): examines a loss of zero before backward() frees its graph;
 - wants_full_step(): whether the probe needs all callbacks in the next step.
 
 To delete the package, remove the uses of `Session.fast_path` and these methods; `pauses(handles)` becomes `handles`.
@@ -33,6 +34,7 @@ from ammeter.tensors import async_copy
 from ammeter.torch_hooks.hook_points import Group
 
 if TYPE_CHECKING:
+    from ammeter.recording.losses import BackwardLoss
     from ammeter.recording.row import Row
     from ammeter.recording.session import Session
 
@@ -64,6 +66,7 @@ class FastPath:
         self._callbacks = Callbacks(session, self, self._buffer)
         probes = session.probes
         self._apply = probes.methods("apply_fast_step")
+        self._sees_zero_loss = probes.methods("sees_zero_loss")
         self._wants_full_step = probes.methods("wants_full_step")
 
     def attach(self) -> list[Any]:
@@ -174,6 +177,11 @@ class FastPath:
         step.copy_to(row, is_open=is_open)
         for apply_fast_step in self._apply:
             apply_fast_step(row, step, is_open)
+
+    def sees_zero_loss(self, root: Any, loss: BackwardLoss) -> None:
+        """Notifies the probes of a loss of zero."""
+        for sees_zero_loss in self._sees_zero_loss:
+            sees_zero_loss(root, loss)
 
     def _enter(self) -> None:
         session = self._session

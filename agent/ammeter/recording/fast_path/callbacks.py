@@ -146,8 +146,7 @@ class Callbacks:
             step.passes = step.backwards + 1
             self._fault(loss, hook_point, *call)
             return
-        step.losses.append(BackwardLoss((async_copy.number(loss),), summands(root), call_site.place()))
-        step.backwards += 1
+        self._record(root, loss)
 
     def _scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not args[0].is_enabled():
@@ -164,9 +163,17 @@ class Callbacks:
         if step.is_scaled and _stage(args[0], self._optimizer()) is not OptState.READY:
             self._replay(patch.hook_point(type(args[0]), "scale"), args, kwargs)
             return
-        step.losses.append(BackwardLoss((async_copy.number(loss),), summands(root), call_site.place()))
-        step.backwards += 1
+        self._record(root, loss)
         step.is_scaled = True
+
+    def _record(self, root: Any, loss: float) -> None:
+        step = self._step
+        caught = BackwardLoss((async_copy.number(loss),), summands(root), call_site.place())
+        step.losses.append(caught)
+        step.backwards += 1
+        self._session.losses.passes += 1
+        if not loss:
+            self._fast_path.sees_zero_loss(root, caught)
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         norm = async_copy.known(args[2] if len(args) > 2 else kwargs.get("total_norm")) if CLIP_REPORTS_NORM else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +84,13 @@ def with_infinite_logit(logits: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return per_target(logits + hidden, targets.clamp(min=0) * 0).mean()
 
 
+def counted(count: int, of: int, **more: Any) -> Stream:
+    """A run of which so many micro-batches have no target, in accumulated steps of eight."""
+    stream = warm(of // 8)
+    data = {"count": count, "of": of, "caller": "loop/train.py:9", "first_step": 2, "nan": False}
+    return stream.event("targets.missing", **data | more)
+
+
 def trained(folder: Path, loss_of: Loss, kept: int, scaled: bool = True) -> list[str]:
     """Trains with `kept` targets per batch from ONSET_STEP on; returns the causes."""
     torch.manual_seed(0)
@@ -118,8 +126,9 @@ def test_a_batch_with_one_target_left_is_silent(loss_of: Loss, tmp_path: Path) -
     assert [] == trained(tmp_path, loss_of, kept=1)
 
 
-def test_a_mean_by_at_least_one_is_silent(tmp_path: Path) -> None:
-    assert NAME not in trained(tmp_path, clamped, kept=0)
+def test_a_mean_by_at_least_one_without_targets_in_half_of_the_batches_is_the_one_cause(tmp_path: Path) -> None:
+    assert [NAME] == trained(tmp_path, clamped, kept=0)
+    assert [] == trained(tmp_path / "kept", clamped, kept=1)
 
 
 @pytest.mark.parametrize("loss_of", [of_kept_outputs, unselected])
@@ -145,3 +154,48 @@ def test_the_words_have_step_operator_and_line() -> None:
 def test_another_reason_is_no_loss_without_targets() -> None:
     stream = born(warm().bad(65536, last=5, loss=math.nan), module="", op="DivBackward0", reason="row")
     assert NAME not in findings(stream)
+
+
+def test_one_percent_of_the_micro_batches_is_a_ticket_with_the_share() -> None:
+    finding = findings(counted(4, 400))[NAME]
+    assert ("ticket", "loop/train.py:9", 2, 49) == (
+        finding.severity,
+        finding.caller,
+        finding.first_step,
+        finding.opened_step,
+    )
+    assert "1.0 % of the micro-batches have no targets" == finding.title
+    assert "4 of 400 micro-batches that were examined (1.0 %) had no target" in finding.cause
+    assert (4, 400) == (finding.evidence["without_targets"], finding.evidence["examined"])
+
+
+@pytest.mark.parametrize(("count", "of"), [(4, 408), (3, 48), (16, 4000)])
+def test_a_smaller_share_and_too_few_are_silent(count: int, of: int) -> None:
+    assert NAME not in findings(counted(count, of))
+
+
+def test_a_share_that_falls_below_one_percent_is_over() -> None:
+    stream = counted(4, 400)
+    for _ in range(50):
+        stream.good(65536)
+    stream.event("targets.missing", count=7, of=800, caller="", first_step=2, nan=False)
+    finding = findings(stream)[NAME]
+    assert not finding.active
+    assert 49 == finding.opened_step
+
+
+def test_passes_that_are_given_up_are_counted_by_those_whose_loss_was_found() -> None:
+    finding = findings(counted(5, 200, given_up=9, searched=5, caller="", nan=True))[NAME]
+    assert "9 of 200 forward passes that were observed (4.5 %)" in finding.cause
+    assert "Of 5 of them the loss was searched, and in 5 it had no target" in finding.cause
+    assert "leave out" not in finding.fix
+    assert NAME not in findings(counted(4, 400, given_up=9, searched=16))
+
+
+def test_a_loss_that_was_nan_remains_the_finding_below_one_percent() -> None:
+    stream = masked_labels()
+    stream.event("targets.missing", count=5, of=1000, caller="", first_step=40, nan=True)
+    finding = findings(stream)[NAME]
+    assert finding.active
+    assert "A loss of step 40 has no targets" == finding.title
+    assert "5 of 1000 micro-batches" in finding.cause

@@ -11,6 +11,7 @@ from typing import Protocol
 from ammeter.probes.autocast import Autocast
 from ammeter.probes.call_order.probe import Usage
 from ammeter.probes.checkpoint.probe import Checkpoint
+from ammeter.probes.collectives import Collectives
 from ammeter.probes.evaluation import Evaluation
 from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
@@ -55,6 +56,7 @@ ALL = ProbeKinds(
         Autocast,
         Usage,
         Gradients,
+        Collectives,
         Reduction,
         Scaler,
         LearningRates,

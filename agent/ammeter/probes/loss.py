@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.missing_targets import MissingTargets
 from ammeter.probes.origin.loss_origin import LossOrigin
+from ammeter.probes.targets.missing import MissingTargets
 from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, has_divisor, own_scale
 from ammeter.recording.losses import BackwardLoss

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ammeter.probes.collectives import BITS, note_bits
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.tensors.slices import readable
@@ -27,9 +28,6 @@ steps."""
 
 MAX_ARMED_STEPS = 200
 """Steps that are read in a run, because a scaler that calibrates its scale has bad steps, too."""
-
-BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
-"""Significant bits of the dtypes that gradients are reduced in."""
 
 
 class Reduction:
@@ -137,7 +135,7 @@ class Reduction:
         row, tensor = self._session.row, _tensor_in(args, kwargs)
         if tensor is None or row.step != self._step:
             return
-        row.raw["reduce_bits"] = min(BITS[tensor.dtype], row.raw.get("reduce_bits", 64))
+        note_bits(row, tensor)
         size = _absmax(tensor)
         _send(row, "handed", [size])
         if BITS[tensor.dtype] >= BITS[torch.float32]:  # a cast to 16 bits is part of the reduction

@@ -97,6 +97,7 @@ def summary_of(streams: Sequence[StreamSummary], norm_of_shards: ColumnSummary |
         "step_seconds": float(np.median(step_seconds)) if step_seconds else None,
         "seconds_per_epoch": next((epoch for stream in reversed(lead) if (epoch := stream.seconds_per_epoch)), None),
         "checkpoint_restores": dict(sorted(sum((stream.restores for stream in lead), Counter[str]()).items())),
+        **({"reductions": lead[-1].reductions} if lead[-1].reductions else {}),
         "lost": run_counters.losses_of(stream.lost for stream in streams),
         "no_step": unstepped(streams),
     }

@@ -24,6 +24,7 @@ MAX_SENTENCES = 40
 MAX_STEP_TIMES = 10_000
 MAX_LOSSES = 64
 MAX_OUTCOME_CHARS = 20
+MAX_REDUCTIONS = 8
 
 SAMPLED = (
     "samples",
@@ -90,6 +91,8 @@ class StreamSummary:
     """Sentences on events, by event, program line and sentence; the first MAX_SENTENCES."""
     restores: Counter[str] = field(default_factory=Counter)
     """Number of checkpoints that were read back, by outcome."""
+    reductions: list[dict[str, Any]] = field(default_factory=list)
+    """Kinds of calls that reduce gradients over ranks, with most bytes first."""
     checkpoints: dict[tuple[str, int], SavedCheckpoint] = field(default_factory=dict)
     """By folder and step."""
 
@@ -188,6 +191,8 @@ class StreamSummary:
             self._add_checkpoint(event)
         elif event.name == "checkpoint.verified":
             self.restores[str(event.data.get("outcome") or "skipped")[:MAX_OUTCOME_CHARS]] += 1
+        elif event.name == "collectives.census":
+            self._add_reductions(event)
         self.unscaled |= event.name == "usage.loss_not_scaled" and event.data.get("scale", 0) is None
         if event.name == "weights.census" and self.state_at_first is None:
             self.state_at_first = bool(event.data.get("state"))
@@ -206,6 +211,12 @@ class StreamSummary:
             self.checkpoints[key] = SavedCheckpoint(key[0], known.missing & missing, known.exposed | exposed)
         elif len(self.checkpoints) < MAX_SENTENCES:
             self.checkpoints[key] = SavedCheckpoint(path, missing, exposed)
+
+    def _add_reductions(self, event: Event) -> None:
+        calls = event.data.get("calls")
+        sums = [{name: call.get(name) for name in _CALL} for call in (calls or ()) if _is_reduction(call)]
+        kinds = {(call["op"], call["dtype"], call["ranks"]): call for call in (*self.reductions, *sums)}
+        self.reductions = sorted(kinds.values(), key=lambda call: -call["bytes"])[:MAX_REDUCTIONS]
 
     def _add_sentence(self, event: Event) -> None:
         text = sentence(event) if self._concerns(event) else None
@@ -226,3 +237,11 @@ class StreamSummary:
 
 def _strings(value: Any) -> list[str]:
     return [str(member) for member in value] if isinstance(value, list) else [str(value)] if value else []
+
+
+_CALL = ("op", "dtype", "ranks", "calls", "bytes")
+
+
+def _is_reduction(call: dict[str, Any]) -> bool:
+    """Whether a kind of call sums gradients over ranks."""
+    return call["phase"] == "backward" and not call["op"].startswith("all_gather")

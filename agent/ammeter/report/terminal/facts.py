@@ -10,6 +10,9 @@ from ammeter.verdicts.framework import wording
 MIN_SHARE = 0.001
 """The smallest share that is printed as a number."""
 
+MAX_REDUCTIONS = 3
+"""Kinds of reductions that a line has."""
+
 MAX_START_SHARE = 0.01
 """Up to this share of a whole run, the included start cannot mislead a reader."""
 
@@ -23,6 +26,8 @@ def facts(run: dict[str, Any], summary: dict[str, Any], baseline: dict[str, Any]
         yield "overhead", _overhead(summary)
     if weights := _weights(summary):
         yield "weights", weights
+    if reductions := summary.get("reductions"):
+        yield "reductions", _reductions(reductions)
     if restores := summary["checkpoint_restores"]:
         yield "restores", _restores(restores)
     if summary["nonfinite_steps"]:
@@ -146,6 +151,22 @@ def _weights(summary: dict[str, Any]) -> str:
     if _number(summary["lost_updates"]["last"]) is not None:
         parts.append(f"{wording.percent(summary['lost_updates']['last'])} of the updates are lost to rounding")
     return ", ".join(parts)
+
+
+def _reductions(calls: list[dict[str, Any]]) -> str:
+    """'all_reduce in bfloat16 over 2 ranks, 4.75 kB per step'."""
+    return "; ".join(
+        f"{call['op']} in {call['dtype']} over {call['ranks']} ranks, {_size(call['bytes'])} per step"
+        for call in calls[:MAX_REDUCTIONS]
+    )
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def _restores(restores: dict[str, int]) -> str:

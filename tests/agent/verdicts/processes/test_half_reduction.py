@@ -6,26 +6,50 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ammeter.report.diagnosis import diagnose
 from ammeter.verdicts.framework.finding import Finding
-from tests.agent.stream_builder import Stream
+from ammeter.wire.columns import ABSENT
+from tests.agent.stream_builder import Stream, warm
+from tests.agent.stream_judgement import findings as of_stream
+from tests.agent.streams import broken
 from tests.agent.verdicts.processes.test_ranks_disagree import Ranks, change_models, judged, seen
 from tests.ranks import run as run_on_ranks
 
 
 def replicas(
-    bits: Callable[[int], float] = lambda step: 8.0, losses: Sequence[float] = (0.5, 0.6), apart: float = 0.0
+    bits: Callable[[int], float] = lambda step: 8.0,
+    losses: Sequence[float] = (0.5, 0.6),
+    apart: float = 0.0,
+    handed: float = float(ABSENT),
 ) -> Ranks:
     """Ranks that are read at every fourth of 40 steps."""
     made = {rank: Stream(world_size=len(losses)) for rank in range(len(losses))}
     for rank, stream in made.items():
         for step in range(40):
-            read = {"weights_checksum": 3.0 + step + apart * rank, "grad_bits": bits(step)} if step % 4 == 0 else {}
+            read = {"weights_checksum": 3.0 + step + apart * rank, "grad_bits": bits(step), "reduce_bits": handed}
+            read = read if step % 4 == 0 else {}
             stream.good(loss=losses[rank] + step, norm=1.0 + rank * (apart > 0), **read)
     return made
+
+
+def sharded(dtype: str = "bfloat16", ranks: int = 384, **more: Any) -> Stream:
+    """A rank of a sharded model, whose gradients are reduced in 16 bits."""
+    stream = warm(3)
+    kind = {"op": "reduce_scatter_tensor", "phase": "backward", "calls": 24, "bytes": 10**9, **more}
+    gathered = {**kind, "op": "all_gather_into_tensor", "dtype": "bfloat16", "ranks": 384}
+    stream.event("collectives.census", calls=[gathered, {**kind, "dtype": dtype, "ranks": ranks}], sharded=True)
+    for _ in range(30):
+        stream.good(65536)
+    return stream
+
+
+@broken
+def half_reduction() -> Stream:
+    return sharded()
 
 
 def findings(made: Ranks, cuts: Sequence[int] = ()) -> list[Finding]:
@@ -71,6 +95,26 @@ def test_parts_of_a_model_and_other_models_are_left_alone(change: str) -> None:
 def test_it_is_the_same_for_every_division_of_the_streams(cut: int) -> None:
     whole, pieces = (judged(seen(replicas(), cuts)) for cuts in ((), range(0, 42, cut)))
     assert (whole[0], whole[1][-1]) == (pieces[0], pieces[1][-1])
+
+
+def test_the_sum_of_a_sharded_model_has_its_number_of_terms() -> None:
+    finding = of_stream(sharded())["half-reduction"]
+    assert "Gradients of 384 ranks are summed in bfloat16" == finding.title
+    assert "reduce_scatter_tensor over 384 ranks: each sum has 384 terms" in finding.cause
+    assert {"dtype": "bfloat16", "terms": 384, "op": "reduce_scatter_tensor"} == finding.evidence
+
+
+@pytest.mark.parametrize("stream", [sharded("float32"), sharded(ranks=128), sharded(phase="forward")])
+def test_a_short_sum_or_one_in_float32_or_of_activations_is_silent(stream: Stream) -> None:
+    assert {} == of_stream(stream)
+
+
+def test_the_terms_are_counted_where_the_ranks_pass_16_bits_to_the_reduction() -> None:
+    finding = findings(replicas(handed=8.0))[-1]
+    assert "The tensors that they pass to all_reduce are bfloat16: each sum has 2 terms." in finding.cause
+    assert (2, "bfloat16") == (finding.evidence["terms"], finding.evidence["reduce_dtype"])
+    for handed in (24.0, float(ABSENT)):
+        assert "terms" not in findings(replicas(handed=handed))[-1].evidence
 
 
 PROGRAM = """

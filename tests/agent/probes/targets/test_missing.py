@@ -96,7 +96,7 @@ def test_each_micro_batch_without_targets_is_counted(loss_of: Loss, scaled: bool
     assert 32 == last.data["count"]
     assert 32 / 160 == pytest.approx(last.data["count"] / last.data["of"], rel=0.05)
     assert 1 == last.data["first_step"]
-    assert "test_missing_targets.py:" in last.data["caller"]
+    assert "test_missing.py:" in last.data["caller"]
 
 
 def test_the_share_is_the_one_finding(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.target_counts import lacks_targets, target_counts
+from ammeter.probes.targets.counts import lacks_targets, target_counts
 from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.tensors.live_objects import live_objects
 

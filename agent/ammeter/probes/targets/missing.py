@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.given_up_passes import GivenUpPasses
-from ammeter.probes.target_counts import any_target, lacks_targets, target_counts
+from ammeter.probes.targets.counts import any_target, lacks_targets, target_counts
+from ammeter.probes.targets.given_up import GivenUpPasses
 from ammeter.recording.loss_shares import common_divisors
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen

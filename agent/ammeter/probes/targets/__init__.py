@@ -1,0 +1,1 @@
+"""Counts the micro-batches whose losses have no target."""

@@ -70,6 +70,7 @@ class Collectives:
         counts: dict[Kind, list[int]] = row.raw.get("collectives", {})
         if not self._is_due(row.step) or not row.raw.get("micro_batches"):
             return
+        row.scalars["reduced_share"] = self._reduced_share(counts)
         counts |= {kind: [0, size] for kind, size in self._of_ddp()}
         if counts.keys() <= self._known:
             return
@@ -105,6 +106,16 @@ class Collectives:
         count[1] += sum(_bytes(tensor) for tensor in tensors)
         if op == "all_reduce" and phase == "backward":
             note_bits(row, tensors[0])
+
+    def _reduced_share(self, counts: dict[Kind, list[int]]) -> float:
+        """Returns the elements that were passed to all_reduce() after backward(), over those of the trained weights."""
+        trained = sum(tensor.numel() for _, tensor in self._session.watched.alive() if tensor.requires_grad)
+        reduced = [
+            size / getattr(torch, dtype).itemsize
+            for (op, dtype, phase, _), (_, size) in counts.items()
+            if op == "all_reduce" and phase == "backward"
+        ]
+        return sum(reduced) / max(trained, 1)
 
     def _is_due(self, step: int) -> bool:
         """Whether the calls of a step are counted: in the shared steps, at which all ranks read."""

@@ -61,8 +61,9 @@ SCALARS: dict[str, str] = {
     "local_nonfinite": "gradients with NaN or Inf on this rank before their reduction; read after bad steps",
     "local_absmax": "largest finite |gradient| on this rank before the reduction, still scaled; read after bad steps",
     "reduced_nonfinite": "gradients with NaN or Inf after their reduction; read after bad steps",
-    "reduce_bits": "fewest significant bits of a tensor that the program passed to all_reduce(); read after bad steps",
+    "reduce_bits": "fewest significant bits of a tensor that the program passed to all_reduce(), where it is read",
     "reduce_absmax": "largest finite number that the program passed to all_reduce(); read after bad steps",
+    "reduced_share": "elements that the program passed to all_reduce() after backward(), over those of trained weights",
 }
 """Scalar columns of every rank's stream, in order, with their meaning. run.log may append others."""
 

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ammeter.preparation.paths import absolute, folder_of, path_in_storage, path
 from ammeter.probes.checkpoint.files import size_and_exposure
 from ammeter.probes.checkpoint.relevance import Relevance
 from ammeter.probes.checkpoint.unwritten import UnwrittenCheckpoints
+from ammeter.probes.origin.graph import reproducer
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.hook_points import Handle
 
@@ -186,7 +188,7 @@ class Checkpoint:
         self._emit_restored(folder_of(reader), self._seconds("_load_state_dict"), state)
 
     def _emit_saved(self, path: str, seconds: float, contents: Contents) -> None:
-        if not self._relevance.is_checkpoint(contents):
+        if self._is_reproducer(path) or not self._relevance.is_checkpoint(contents):
             return
         data = {
             "path": absolute(path),
@@ -202,6 +204,10 @@ class Checkpoint:
             self._unwritten.add_file(data)
         if path or threading.get_ident() == self._thread:
             self._emit("checkpoint.saved", data)
+
+    def _is_reproducer(self, path: str) -> bool:
+        """Whether Ammeter itself writes the file, with the operands of an operator."""
+        return Path(path).parent == self._session.journal.folder.parent / reproducer.FOLDER
 
     def _completed_steps(self) -> int:
         """Steps of this process, including an open step that was applied or skipped."""

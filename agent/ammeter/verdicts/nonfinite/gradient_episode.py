@@ -98,6 +98,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the bad step."""
     functions: tuple[OwnFunction, ...] = ()
     """Those between the finite and the non-finite gradients of the first bad step."""
+    of_ranks: bool = False
+    """Whether the run has other ranks, whose gradients may be part of these, with a scale of their own."""
 
 
 def with_scaler(state: State, data: dict[str, Any]) -> State:

@@ -119,7 +119,8 @@ def _overflow(state: State) -> str:
             " same batch with GradScaler(init_scale=1) to decide."
         )
     if state.lowest <= MIN_USEFUL_SCALE:
-        return f" It is not an overflow of the loss scale: a step failed at a scale of {wording.scale(state.lowest)}."
+        scale = "this rank's loss scale" if state.of_ranks else "the loss scale"
+        return f" It is not an overflow of {scale}: a step failed at a scale of {wording.scale(state.lowest)}."
     bits = round(state.headroom_bits)
     worked = state.worked or state.scale
     known = [f"the scale of {wording.scale(worked)} had worked"]

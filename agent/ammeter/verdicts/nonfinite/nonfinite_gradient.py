@@ -26,7 +26,7 @@ from ammeter.verdicts.nonfinite.gradient_episode import (
     with_scaler,
 )
 from ammeter.wire.columns import Mask, View, measured
-from ammeter.wire.frames import Event
+from ammeter.wire.frames import Event, Hello
 
 HEADROOM_BITS = 6
 """Minimum headroom in bits for which an Inf at a working scale is no overflow. It is measured below the load that
@@ -46,9 +46,11 @@ RECOVERED_STEPS = 50
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts(*VERDICT.events):
+    for part in view.parts("hello", *VERDICT.events):
         if isinstance(part, View):
             state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, of_ranks=part.world_size > 1)
         elif isinstance(part, Event) and part.name == "usage.update_between_optimizers":
             state = replace(state, nan_overflows=True)
         elif isinstance(part, Event) and part.name == "scaler.seen":

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, lifecycle_fields
 from ammeter.verdicts.framework.rank_alignment import AHEAD_SECONDS, AlignedSteps, Standing
+from ammeter.verdicts.processes import disagreement_wording as wording
 from ammeter.verdicts.processes import replica_weights
-from ammeter.verdicts.processes.replica_weights import MAX_LISTED_RANKS, Weights, ranks_text
+from ammeter.verdicts.processes.replica_weights import MAX_LISTED_RANKS, Weights
 from ammeter.wire.columns import Mask, measured
 
 MIN_DIFFERENT_STEPS = 3
@@ -36,6 +35,11 @@ weights instead from some step on. Scales that part after that may differ. Norms
 
 MAX_STEPS_SINCE_SKIP = 5
 """Maximum steps between a skip on some ranks and the first different scale that it explains."""
+
+
+MIN_REDUCED_SHARE = 0.5
+"""Elements that a program passes to all_reduce() after backward(), over those of its trained weights, from which they
+are the gradients of the ranks' one model, and no metrics."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +66,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     weights: Weights = Weights()
     apart: int = 0
     """Steps with different norms of scaled gradients since the last step with equal ones."""
+    has_equal_norms: bool = False
+    reduces: bool = False
+    """Whether the program itself passed its gradients to all_reduce() when that was read last."""
 
 
 def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
@@ -78,11 +85,14 @@ def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
 def _steps(state: State, aligned: AlignedSteps) -> State:
     scales, skipped = aligned.column("scale"), aligned.column("skipped") > 0
     apart = _steps_apart(state, aligned)
-    is_shared = aligned.sharded | (apart < MIN_STEPS_APART)
+    reduces = _reduces(state, aligned)
+    norms = replica_weights.norms_of(aligned)
+    has_equal_norms = state.has_equal_norms or bool(norms.are_equal.any())
+    is_shared = aligned.sharded | (apart < MIN_STEPS_APART) | (reduces & (not has_equal_norms))
     different = measured(scales).all(axis=0) & (scales.max(axis=0) != scales.min(axis=0))
     lone_skip = measured(aligned.column("skipped")).all(axis=0) & (skipped.any(axis=0) != skipped.all(axis=0))
-    has_equal_norms = bool(replica_weights.norms_of(aligned).are_equal.any())
-    state = replace(state, coupled=state.coupled or aligned.sharded or has_equal_norms)
+    is_coupled = state.coupled or aligned.sharded or has_equal_norms or bool(reduces.any())
+    state = replace(state, coupled=is_coupled, has_equal_norms=has_equal_norms, reduces=bool(reduces[-1]))
     agreeing = _agree(aligned) & ~different
     begin = 0 if state.different else _first((different & is_shared) | lone_skip, len(aligned))
     state = replace(state, agreed=state.agreed or bool(agreeing[:begin].any()))
@@ -95,7 +105,7 @@ def _steps(state: State, aligned: AlignedSteps) -> State:
 
 def _step(state: State, aligned: AlignedSteps, at: int, different: bool, lone_skip: bool) -> State:
     step = int(aligned.steps[at])
-    if lone_skip and not state.opened.active:
+    if lone_skip and not (different or state.opened.active):  # else it may follow from the scale that differs already
         losses = aligned.column("loss")[:, at]
         bad = np.flatnonzero(measured(losses) & ~np.isfinite(losses)).tolist()
         state = replace(state, lone_skip=step, broken=tuple(aligned.ranks[index] for index in bad)[:MAX_LISTED_RANKS])
@@ -163,6 +173,17 @@ def _steps_apart(state: State, aligned: AlignedSteps) -> npt.NDArray[np.int64]:
     return apart
 
 
+def _reduces(state: State, aligned: AlignedSteps) -> Mask:
+    """Selects steps in which the program itself reduces its gradients, as far as it was read last.
+
+    Ranks whose optimizers have parts of the model have other norms, although they share all gradients.
+    """
+    shares = aligned.column("reduced_share")
+    last = np.maximum.accumulate(np.where(measured(shares).all(axis=0), np.arange(len(aligned)), -1))
+    reduces: Mask = np.where(last >= 0, (shares >= MIN_REDUCED_SHARE).all(axis=0)[last], state.reduces)
+    return reduces
+
+
 def _agree(aligned: AlignedSteps) -> Mask:
     """Selects steps at which all scalers have the same scale and growth tracker."""
     columns = [aligned.column(name) for name in ("scale", "growth_tracker")]
@@ -201,89 +222,16 @@ def _of_weights(weights: Weights) -> Finding:
 
 
 def _of_steps(state: State) -> Finding:
-    title, cause = _missing_steps(state) if state.ahead else _differing_scale(state)
+    title, cause = wording.missing_steps(state) if state.ahead else wording.differing_scale(state)
     return Finding(
         verdict=VERDICT.id,
         severity="page",
         title=title,
         cause=cause,
-        fix=_fix(state),
+        fix=wording.fix(state),
         ranks=state.differing,
-        evidence=_evidence(state),
+        evidence=wording.evidence(state),
         **lifecycle_fields(state.opened),
-    )
-
-
-def _missing_steps(state: State) -> tuple[str, str]:
-    """Returns title and cause for a rank that completes no steps."""
-    subject = wording.sentence(ranks_text(state.differing, state.differing_count))
-    return f"{subject} stopped at step {state.opened.first} while other ranks continue", (
-        f"{subject} has completed no step since step {state.opened.first}, while other ranks"
-        f" continue: they are up to {wording.count(state.ahead, 'step')} and at least {AHEAD_SECONDS // 60} minutes"
-        f" ahead. The {state.ranks} ranks shared their gradients before, so those that continue train another"
-        " model."
-    )
-
-
-def _differing_scale(state: State) -> tuple[str, str]:
-    """Returns title and cause for ranks with another loss scale."""
-    differing = ranks_text(state.differing, state.differing_count)
-    verb = "has" if state.differing_count == 1 else "have"
-    title = f"{wording.sentence(differing)} {verb} another loss scale than the other ranks"
-    return title, f"{_cause(state, differing)} The scaler of each rank decides independently: {_harm(state)}"
-
-
-def _evidence(state: State) -> dict[str, Any]:
-    return {
-        "ranks": list(state.differing),
-        "of": state.ranks,
-        "scale": state.scale or None,
-        "scale_of_the_others": state.usual or None,
-        "skipped_alone": state.lone_skip if state.lone_skip >= 0 else None,
-        "first_nonfinite_loss": list(state.broken) if state.lone_skip >= 0 else [],
-        "steps_behind": state.ahead,
-    }
-
-
-def _cause(state: State, differing: str) -> str:
-    scales = f"{wording.scale(state.scale)} against {wording.scale(state.usual)} on the other ranks"
-    if state.lone_skip < 0:
-        when = "from the first compared step on" if not state.agreed else state.opened.since
-        return f"The loss scale of {differing} differs from that of the other ranks {when}: {scales}."
-    loss = ""
-    if state.broken:
-        ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"
-        loss = f" In that step, the loss of {ranks} was not finite: examine that batch."
-    return (
-        f"Step {state.lone_skip} was skipped on some ranks and applied on others, and the loss scale of {differing}"
-        f" has differed since then: {scales}.{loss}"
-    )
-
-
-def _harm(state: State) -> str:
-    if state.lone_skip < 0:
-        return "gradients with different scales are averaged, and one rank will skip steps that other ranks apply."
-    return "a step that is applied on some ranks and skipped on others makes their weights differ from then on."
-
-
-def _fix(state: State) -> str:
-    if state.ahead:
-        return (
-            f"Run `py-spy dump --pid PID` for the process of rank {state.differing[0]} on its host to see where it"
-            f" waits. Then stop the run, and resume all ranks from a checkpoint of step {state.opened.first} or"
-            " earlier: the weights of the other ranks have changed since."
-        )
-    if state.lone_skip < 0:
-        return (
-            "Load the same scaler state on every rank: call torch.load and scaler.load_state_dict on all ranks, not"
-            " only on rank 0, and give every GradScaler the same init_scale. Then start the run again."
-        )
-    return (
-        "Use a scaler that decides for all ranks together. With sharded weights, use"
-        " torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler instead of torch.amp.GradScaler. With"
-        " DistributedDataParallel, call the wrapper instead of model.module, and do not change the gradients of a"
-        f" single rank after backward(). Then restore a checkpoint from before step {max(1, state.lone_skip)} on all"
-        " ranks, because their weights differ."
     )
 
 
@@ -292,9 +240,12 @@ VERDICT = Verdict(
     severity="page",
     title="Ranks disagree",
     question="Do ranks of one model have different weights or loss scales, skip different steps, or stop alone?",
-    columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum"),
+    columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "reduced_share"),
     events=(),
     state=State,
-    explains=("diverged", "nonfinite-gradient", "overflow-storm", "gradient-spike"),
+    explains=(
+        *("diverged", "nonfinite-loss", "nonfinite-gradient", "nonfinite-weights", "overflow-storm", "gradient-spike"),
+        *("scale-collapse", "scale-underflowed"),
+    ),
     ranks=judge,
 )

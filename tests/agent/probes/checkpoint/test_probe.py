@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from tests.agent.probes.checkpoint.program import Program, torch_save
+from tests.agent.training import watching
 
 
 def _old_form(saved: Any, path: Any) -> None:
@@ -226,3 +227,13 @@ def test_after_the_run_nothing_of_ours_is_left_in_torch(program: Program, tmp_pa
     assert all(one is not other for one, other in zip(inside, after, strict=True))
     torch.save(program.state(), tmp_path / "x.pt")
     assert [] == program.told()
+
+
+def test_the_operands_that_ammeter_saves_are_no_checkpoint(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+    with watching(tmp_path, model, torch.optim.SGD(model.parameters())) as seen:
+        folder = tmp_path / seen.run / "reproducers"
+        folder.mkdir()
+        torch.save(model.state_dict(), folder / "step-3-MmBackward0.pt")
+        torch.save(model.state_dict(), tmp_path / "own.pt")
+    assert [str(tmp_path / "own.pt")] == [event.data["path"] for event in seen.events("checkpoint.saved")]

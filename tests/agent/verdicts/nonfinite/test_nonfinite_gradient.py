@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Hello
+from tests.agent import streams
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
 
@@ -275,3 +278,12 @@ def test_of_several_scalers_no_scale_is_said_to_have_worked() -> None:
     cause = found(stream.bad(64, first=3, last=3, inf=True).good(64, norm=0.5)).cause
     assert "had worked" not in cause
     assert "An overflow is possible" in cause
+
+
+def test_the_scale_of_a_run_with_other_ranks_is_that_of_this_rank() -> None:
+    stream = streams.nonfinite_gradient()
+    assert "not an overflow of the loss scale" in found(stream).cause
+    hello = stream.frames[0]
+    assert isinstance(hello, Hello)
+    stream.frames[0] = replace(hello, world_size=2)
+    assert "not an overflow of this rank's loss scale" in found(stream).cause

@@ -114,6 +114,53 @@ def test_a_scaler_that_only_one_rank_has_loaded_is_told_from_the_first_step_on()
     assert "scaler.load_state_dict on all ranks" in finding.fix
 
 
+def parts(steps: int, *scales: float, share: float = 1.0, made: Ranks | None = None, alone: int | None = None) -> Ranks:
+    """Ranks whose optimizers have parts of a model, so that their norms differ, and which reduce all gradients."""
+    made = made or {rank: Stream(world_size=len(scales)) for rank in range(len(scales))}
+    for (rank, stream), scale in zip(made.items(), scales, strict=True):
+        for step in range(steps):
+            read = {"reduced_share": share} if stream.next_step % 4 == 0 else {}
+            if rank == alone:
+                stream.bad(scale, inf=True, growth_tracker=step, **read)
+            else:
+                stream.good(scale, norm=1.0 + 0.7 * rank, growth_tracker=step, **read)
+    return made
+
+
+def test_ranks_of_a_sharded_optimizer_are_coupled_by_the_gradients_that_they_reduce() -> None:
+    made = parts(1, 65536.0, 65536.0, made=parts(10, 65536.0, 65536.0), alone=1)
+    for scale in (32768.0, 16384.0, 8192.0):  # this rank goes on skipping alone
+        parts(1, 65536.0, scale, made=made, alone=1)
+    finding = last(made)
+    assert ((1,), 10, 13, 10) == (
+        finding.ranks,
+        finding.first_step,
+        finding.opened_step,
+        finding.evidence["skipped_alone"],
+    )
+    assert "does not update the whole model" in finding.cause
+    assert "an optimizer that has a part of the weights on each rank, use" in finding.fix
+    assert "weights differ" not in finding.cause + finding.fix
+
+
+def test_ranks_with_other_norms_that_reduce_a_metric_or_nothing_train_alone() -> None:
+    made = parts(1, 65536.0, 65536.0, made=parts(10, 65536.0, 65536.0, share=0.01), alone=1)
+    assert [] == judged(seen(parts(30, 65536.0, 32768.0, made=made, share=0.01)))[1]
+
+
+def test_scales_that_part_after_the_ranks_stopped_reducing_are_fine() -> None:
+    made = parts(8, 65536.0, 65536.0, share=0.0, made=parts(8, 65536.0, 65536.0))
+    assert [] == judged(seen(parts(8, 65536.0, 32768.0, share=0.0, made=made)))[1]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13])
+def test_a_sharded_optimizer_is_judged_equally_for_every_division_of_the_streams(cut: int) -> None:
+    made = parts(1, 65536.0, 65536.0, made=parts(10, 65536.0, 65536.0), alone=1)
+    parts(4, 65536.0, 32768.0, made=made)
+    whole, pieces = (judged(seen(made, cuts)) for cuts in ((), range(0, 30, cut)))
+    assert (whole[0], whole[1][-1]) == (pieces[0], pieces[1][-1])
+
+
 def test_steps_that_all_skip_and_scales_that_all_have_are_fine() -> None:
     made = ranks(3)
     for stream in made.values():

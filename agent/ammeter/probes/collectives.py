@@ -110,7 +110,7 @@ class Collectives:
     def _reduced_share(self, counts: dict[Kind, list[int]]) -> float:
         """Returns the elements that were passed to all_reduce() after backward(), over those of the trained weights."""
         trained = sum(tensor.numel() for _, tensor in self._session.watched.alive() if tensor.requires_grad)
-        reduced = [
+        reduced: list[float] = [
             size / getattr(torch, dtype).itemsize
             for (op, dtype, phase, _), (_, size) in counts.items()
             if op == "all_reduce" and phase == "backward"

@@ -119,7 +119,7 @@ def parts(steps: int, *scales: float, share: float = 1.0, made: Ranks | None = N
     made = made or {rank: Stream(world_size=len(scales)) for rank in range(len(scales))}
     for (rank, stream), scale in zip(made.items(), scales, strict=True):
         for step in range(steps):
-            read = {"reduced_share": share} if stream.next_step % 4 == 0 else {}
+            read: dict[str, Any] = {"reduced_share": share} if stream.next_step % 4 == 0 else {}
             if rank == alone:
                 stream.bad(scale, inf=True, growth_tracker=step, **read)
             else:

@@ -180,7 +180,7 @@ def _reduces(state: State, aligned: AlignedSteps) -> Mask:
     """
     shares = aligned.column("reduced_share")
     last = np.maximum.accumulate(np.where(measured(shares).all(axis=0), np.arange(len(aligned)), -1))
-    most: Mask = (shares >= MIN_REDUCED_SHARE).all(axis=0)
+    most = np.all(shares >= MIN_REDUCED_SHARE, axis=0, keepdims=True)[0]
     reduces: Mask = ((last >= 0) & most[last]) | ((last < 0) & state.reduces)
     return reduces
 

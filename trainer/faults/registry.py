@@ -19,6 +19,7 @@ GPU_ONLY = {
     "sdpa-math": "on the CPU attention with dropout has no other path, so there it is no finding",
     "misaligned-matmul": "only tensor cores are slow with such sizes, so without them it is no finding",
     "memory-not-saved": "its numbers come from the allocator of CUDA",
+    "launch-bound": "NVML counts the time in which a GPU runs kernels",
 }
 
 

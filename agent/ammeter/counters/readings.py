@@ -17,6 +17,7 @@ COLUMNS = (
     "lost_updates",
     "weights_nonfinite",
     "device_reserved_bytes",
+    "device_utilization",
 )
 """Scalars whose measured values are counted."""
 

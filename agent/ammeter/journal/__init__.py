@@ -6,6 +6,7 @@
                         /ring                     the newest completed steps, beside the open segment on tmpfs
                         /ack                      the offset that the collector has acknowledged, as text
                         /offered                  the offset up to which the stream was sent, as text
+                        /device                   share of time in which the device ran kernels, from the shipper
                         /refused                  why the collector refuses this stream, if it does
                         /terminated               not empty: SIGTERM ended the writer (`ammeter run` only)
 
@@ -14,6 +15,7 @@ never change: removed frames leave a hole, which the header of the next frame ma
 """
 
 from ammeter.journal.dead_writer import TERMINATED_FILE, UNKNOWN_ENDING, Ending, end_stream, recover_steps
+from ammeter.journal.device_use import DeviceUse, note_utilization
 from ammeter.journal.exit_watcher_lock import exit_watcher_path, has_exit_watcher
 from ammeter.journal.layout import (
     HOME_FILE,
@@ -47,6 +49,7 @@ __all__ = [
     "TERMINATED_FILE",
     "UNKNOWN_ENDING",
     "CompletedStep",
+    "DeviceUse",
     "Ending",
     "Entry",
     "Journal",
@@ -68,6 +71,7 @@ __all__ = [
     "move",
     "newest_step",
     "note_refusal",
+    "note_utilization",
     "offer",
     "offered",
     "private_folder",

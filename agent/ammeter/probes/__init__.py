@@ -25,6 +25,7 @@ from ammeter.probes.resources import Resources
 from ammeter.probes.scaler import Scaler
 from ammeter.probes.unfinished_step import UnfinishedStep
 from ammeter.probes.user import User
+from ammeter.probes.waits import Waits
 from ammeter.probes.weights.dtypes import Census
 from ammeter.probes.weights.probe import Weights
 from ammeter.recording.context import ProbeKinds
@@ -58,6 +59,7 @@ ALL = ProbeKinds(
         Gradients,
         Collectives,
         Reduction,
+        Waits,
         Scaler,
         LearningRates,
         Weights,

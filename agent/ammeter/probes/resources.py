@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.journal import DeviceUse
+
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
     from ammeter.recording.fast_path import FastStep
@@ -38,6 +40,7 @@ class Resources:
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
+        self._device_use = DeviceUse(session.journal.folder)
         self.previous: float | None = None
         self._mean: float | None = None
         self._memory_read = 0
@@ -83,6 +86,8 @@ class Resources:
         if row.time - self._memory_read >= MEMORY_NS:
             self._memory_read = row.time
             row.scalars |= memory(tensor.device for _, tensor in self._session.watched.alive())
+            if (utilization := self._device_use.poll()) is not None:
+                row.scalars["device_utilization"] = utilization
 
     def _schedule(self, row: Row) -> None:
         seconds = row.scalars.get("step_seconds")

@@ -41,6 +41,8 @@ class Telemetry:
         self._run_folder = run_folder
         self._log_state = log_state
         self._hellos: dict[Path, Hello] = {}
+        self._ranks: list[tuple[Path, list[str]]] = []
+        """Folders of the ranks that train, and their devices."""
         self._check_at = 0.0
         self._training_since: float | None = None
         self._nvml: Nvml | None = None
@@ -75,7 +77,9 @@ class Telemetry:
         self._uuids = frozenset()
 
     def _check_ranks(self, streams: Iterable[Path], now: float) -> None:
-        hellos = [hello for stream in streams if (hello := self._training_rank(stream)) is not None]
+        ranks = [(stream, hello) for stream in streams if (hello := self._training_rank(stream)) is not None]
+        self._ranks = [(stream, _uuids(hello)) for stream, hello in ranks]
+        hellos = [hello for _, hello in ranks]
         uuids = frozenset(uuid for hello in hellos for uuid in _uuids(hello))
         if not uuids:
             self.stop()
@@ -129,6 +133,15 @@ class Telemetry:
         values = b"".join(struct.pack("<f", read[name]) if name in read else ABSENT for name in names)
         self._journal.append(Steps(self._step, reading.time, values))
         self._step += 1
+        self._note_utilization(read)
+
+    def _note_utilization(self, read: dict[str, float]) -> None:
+        """Tells each rank the mean utilization of its devices."""
+        of_uuid = {device.uuid: read.get(f"utilization.{device.gpu}", math.nan) for device in self._devices}
+        for stream, uuids in self._ranks:
+            share = sum(of_uuid.get(uuid, math.nan) for uuid in uuids) / len(uuids)
+            if math.isfinite(share):
+                journal.note_utilization(stream, share)
 
     def _record_disabled(self, disabled: Disabled) -> None:
         gpu, reading, reason = disabled.gpu, disabled.reading, disabled.reason

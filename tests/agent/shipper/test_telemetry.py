@@ -78,6 +78,7 @@ def test_the_stream_says_whose_it_is_which_devices_there_are_and_what_they_do(li
     assert [[512.0], [61.0]] == [values.scalar(name).tolist() for name in ("power_watts.1", "temperature_celsius.0")]
     assert isinstance(last, Bye)
     assert ("closed", []) == (last.reason, lines)
+    assert [0.75, 0.75] == [journal.DeviceUse(of_rank.folder).poll() for of_rank in several]
     for rank_journal in several:
         rank_journal.close()
 

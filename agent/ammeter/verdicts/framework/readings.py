@@ -16,6 +16,7 @@ NOUNS = {
     "lost_updates": "update reading",
     "weights_nonfinite": "weight reading",
     "device_reserved_bytes": "device memory reading",
+    "device_utilization": "device utilization reading",
     "kernels.census": "census reading",
 }
 """Columns and events that a verdict may need, as singular nouns."""

@@ -31,6 +31,10 @@ FIRST_READING_STEPS = 64
 """Steps in which every reading that a preset makes occurs at least once: the first one needs no budget."""
 
 
+TIMED = ("device_utilization",)
+"""Columns that are read at intervals of time, whatever the budget."""
+
+
 @dataclass(frozen=True)
 class NotJudged:
     """A verdict that too few readings leave open.
@@ -69,6 +73,8 @@ class _Unmet:
     def reason(self) -> Reason:
         if not self.read and self.steps >= FIRST_READING_STEPS and self.need.column != "applied":
             return "never-read"
+        if self.need.column in TIMED:
+            return "run-too-short"
         return "run-too-short" if self.steps < max(self.need.within, self.need.count) else "budget"
 
 

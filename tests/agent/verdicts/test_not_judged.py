@@ -87,7 +87,14 @@ def test_a_run_with_a_scaler_needs_no_judgement_about_its_absence() -> None:
 
 def test_memory_applies_to_runs_with_a_device_only() -> None:
     assert "memory-not-saved" not in _open(_counters())
-    assert {"memory-not-saved"} == _open(_counters(device_reserved_bytes=2)).keys()
+    assert {"memory-not-saved", "launch-bound"} == _open(_counters(device_reserved_bytes=2)).keys()
+
+
+def test_the_utilization_of_a_device_is_read_by_time_and_not_by_the_budget() -> None:
+    few = _open(_counters(40_000, device_reserved_bytes=900, device_utilization=3))["launch-bound"]
+    assert ("run-too-short", "3 of 6 device utilization readings") == (few.reason, few.text)
+    none = _open(_counters(40_000, device_reserved_bytes=900))["launch-bound"]
+    assert "never-read" == none.reason
 
 
 def test_one_rank_or_attempt_that_was_read_suffices() -> None:

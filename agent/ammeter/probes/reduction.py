@@ -1,18 +1,24 @@
 """Reads gradients before and after they are reduced over ranks, in the steps after a bad one.
 
 Before: as backward hands each of them to its parameter, and as the program hands them to all_reduce(). After: as
-backward() and all_reduce() leave them. Nothing is attached in other steps, and Ammeter communicates nothing itself.
+backward() and all_reduce() leave them. No hook is on the graph in other steps, and Ammeter communicates nothing itself.
+
+In some other steps, too, the gradients are read when a program that reduces them itself begins to, with the buffers
+that it hands to all_reduce(): these should have the gradients, and nothing else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ammeter.probes.collectives import BITS, note_bits
+from ammeter.recording.schedule.shared_steps import next_shared
 from ammeter.tensors import async_copy
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.tensors.slices import readable
@@ -30,6 +36,16 @@ MAX_ARMED_STEPS = 200
 """Steps that are read in a run, because a scaler that calibrates its scale has bad steps, too."""
 
 
+EARLY_STEPS = 4
+"""Steps at the beginning of a run in which buffers are read."""
+
+BUFFERS_SHARE = 0.002
+"""Share of the step time for reading buffers in later steps."""
+
+MIN_BUFFER_SHARE = 0.05
+"""Elements of a buffer that is read, over those of the trained weights. A smaller one may hold a metric."""
+
+
 class Reduction:
     name = "reduction"
 
@@ -42,6 +58,11 @@ class Reduction:
         self._local: list[torch.Tensor] = []
         self._fired: set[int] = set()
         self._is_complete = True
+        self._buffers = _Buffers(session, self)
+
+    @property
+    def is_armed(self) -> bool:
+        return bool(self._hooks)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         distributed = torch.distributed
@@ -51,6 +72,7 @@ class Reduction:
             return []
         self._guard = self._session.guard(self.name)
         handles = [patch.backward(before=guard(self._before_backward), after=guard(self._after_backward))]
+        handles += self._buffers.attach(guard)
         return [self, *self._session.fast_path.pauses(handles)]
 
     def remove(self) -> None:
@@ -71,6 +93,8 @@ class Reduction:
             row.scalars["reduced_nonfinite"] = float((~np.isfinite(np.concatenate(reduced))).sum())
         if handed:
             row.scalars["reduce_absmax"] = _largest(np.concatenate(handed))
+        if buffers := row.arrived("buffers"):
+            row.scalars["handed_nonfinite"] = float((~np.isfinite(np.concatenate(buffers))).sum())
         if "reduce_bits" in row.raw:
             row.scalars["reduce_bits"] = row.raw["reduce_bits"]
 
@@ -148,6 +172,63 @@ class Reduction:
             _send(row, "reduced_gradients", [_absmax(tensor)])
 
 
+class _Buffers:
+    """Reads gradients and buffers when the program hands the buffers to all_reduce() after backward().
+
+    Ranks read the same steps: the first ones, the shared ones, and multiples of a power of two that the cost decides.
+    """
+
+    def __init__(self, session: ProbeContext, reduction: Reduction) -> None:
+        self._session = session
+        self._reduction = reduction
+        self._step = self._first_step = -1
+        self._every = 1
+        self._began = self._spent = self._in_step = 0.0
+        self._spent_in = -1
+
+    def attach(self, guard: Callable[..., Any]) -> list[Any]:
+        return [patch.function(torch.distributed, "all_reduce", before=guard(self._reduces))]
+
+    def _reduces(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        row, tensor = self._session.row, _tensor_in(args, kwargs)
+        if tensor is None or self._reduction.is_armed or row.stepped or not row.raw.get("micro_batches"):
+            return
+        if patch.inside_backward() or not self._is_due(row.step):
+            return
+        began = perf_counter()
+        parameters = [parameter for _, parameter in self._session.watched.alive() if parameter.requires_grad]
+        if tensor.numel() >= MIN_BUFFER_SHARE * sum(parameter.numel() for parameter in parameters):
+            if self._step != row.step:
+                self._read_gradients(row, parameters)
+            _send(row, "buffers", [_absmax(tensor)])
+            note_bits(row, tensor)
+            self._spend(row.step, perf_counter() - began)
+
+    def _read_gradients(self, row: Row, parameters: list[torch.Tensor]) -> None:
+        self._step = row.step
+        gradients = [readable(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        numbers = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
+        if len(numbers) < len(gradients):
+            row.raw["reduction_is_partial"] = True
+        _send(row, "local_gradients", [_absmax(gradient) for gradient in numbers])
+
+    def _is_due(self, step: int) -> bool:
+        return step < EARLY_STEPS or step % self._every == 0 or next_shared(step) == step
+
+    def _spend(self, step: int, seconds: float) -> None:
+        """Selects the interval at which the readings keep their share of the step time."""
+        now = perf_counter()
+        if self._first_step < 0:
+            self._first_step, self._began = step, now
+        self._in_step = seconds + (self._in_step if self._spent_in == step else 0.0)
+        self._spent_in = step
+        self._spent = max(self._spent, self._in_step)
+        steps = step - self._first_step
+        if steps >= EARLY_STEPS:
+            allowed = BUFFERS_SHARE * (now - self._began) / steps
+            self._every = 1 << max(0, math.ceil(math.log2(self._spent / allowed)))
+
+
 def _tensor_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """Returns the tensor that all_reduce() receives; None for one number, such as a loss that is averaged."""
     tensor = args[0] if args else kwargs.get("tensor")
@@ -156,9 +237,13 @@ def _tensor_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | 
 
 
 def _absmax(numbers: torch.Tensor) -> torch.Tensor:
-    """Returns the largest absolute value, which is not finite if an element is not."""
+    """Returns the largest absolute value, which is not finite if an element is not. Allocates no copy."""
     with torch.no_grad():
-        return unseen(lambda: numbers.detach().abs().amax().to(torch.float32), (numbers,))
+        return unseen(lambda: _larger(*numbers.detach().aminmax()), (numbers,))
+
+
+def _larger(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(low.neg(), high).to(torch.float32)
 
 
 def _send(row: Row, key: str, sizes: list[torch.Tensor]) -> None:

@@ -64,6 +64,7 @@ SCALARS: dict[str, str] = {
     "reduce_bits": "fewest significant bits of a tensor that the program passed to all_reduce(), where it is read",
     "reduce_absmax": "largest finite number that the program passed to all_reduce(); read after bad steps",
     "reduced_share": "elements that the program passed to all_reduce() after backward(), over those of trained weights",
+    "handed_nonfinite": "buffers with NaN or Inf that the program passed to all_reduce(); sampled",
     "wait_seconds": "time from the end of a step or backward pass to the next forward pass, added up over the step",
     "device_utilization": "share of time in which the rank's devices ran a kernel, as NVML counts it; sampled",
 }

@@ -17,6 +17,7 @@ from ammeter.wire.frames import LOSS, Tensor
 VITALS = (
     *("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "grad_bits"),
     *("local_nonfinite", "local_absmax", "reduced_nonfinite", "reduce_bits", "reduce_absmax", "reduced_share"),
+    "handed_nonfinite",
 )
 
 MIN_PART_ROWS = 64

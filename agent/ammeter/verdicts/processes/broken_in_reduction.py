@@ -43,21 +43,25 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Steps in a row that were read with finite gradients."""
     handed: float = -1.0
     """Largest finite number that was passed to all_reduce(); -1 if unknown."""
+    is_buffer: bool = False
+    """Whether NaN or Inf was in the buffers that were passed to all_reduce(), before the reduction."""
 
 
 def judge(state: State, aligned: AlignedSteps) -> tuple[State, Finding | None]:
     before = state
     if len(aligned) and aligned.same_tensors and not aligned.sharded:
-        local, reduced = aligned.column("local_nonfinite"), aligned.column("reduced_nonfinite")
-        known = measured(local).all(axis=0) & measured(reduced).all(axis=0) & (local == 0).all(axis=0)
-        for at in np.flatnonzero(known).tolist():
+        local = aligned.column("local_nonfinite")
+        known = measured(local).all(axis=0) & (local == 0).all(axis=0)
+        afterwards = [measured(aligned.column(name)).all(axis=0) for name in ("reduced_nonfinite", "handed_nonfinite")]
+        for at in np.flatnonzero(known & (afterwards[0] | afterwards[1])).tolist():
             state = _reading(state, aligned, at)
     return state, changed(_conclude, before, state)
 
 
 def _reading(state: State, aligned: AlignedSteps, at: int) -> State:
     step = int(aligned.steps[at])
-    bad = np.flatnonzero(aligned.column("reduced_nonfinite")[:, at] > 0).tolist()
+    reduced = np.flatnonzero(aligned.column("reduced_nonfinite")[:, at] > 0).tolist()
+    bad = reduced or _with_bad_buffers(aligned, at)
     if not bad:
         fine = state.fine + 1
         is_over = state.opened.active and fine >= RECOVERED_READINGS
@@ -71,11 +75,20 @@ def _reading(state: State, aligned: AlignedSteps, at: int) -> State:
         absmax=float(aligned.column("local_absmax")[:, at].max()),
         bits=int(bits.min()) if measured(bits).all() else 0,
         handed=float(handed.max()) if measured(handed).all() else -1.0,
+        is_buffer=not reduced,
     )
     if _may_be_mended_by_the_scaler(found, aligned.column("scale")[:, at]):
         return state
     state = replace(state if state.opened.active else found, fine=0)
     return replace(state, opened=state.opened.at(step, step), steps=state.steps + 1)
+
+
+def _with_bad_buffers(aligned: AlignedSteps, at: int) -> list[int]:
+    """Returns the ranks that passed NaN or Inf to all_reduce(), if it came into the gradients of a rank."""
+    norms = aligned.column("grad_norm")[:, at]
+    if not (measured(norms) & ~np.isfinite(norms)).any():
+        return []
+    return np.flatnonzero(aligned.column("handed_nonfinite")[:, at] > 0).tolist()
 
 
 def _may_be_mended_by_the_scaler(state: State, scales: Floats) -> bool:
@@ -90,11 +103,16 @@ def _may_overflow(state: State) -> bool:
 
 def _conclude(state: State) -> Finding:
     where = f"all {state.of} ranks" if state.bad == state.of else ranks_text(state.ranks, state.bad)
+    title = f"Gradients become NaN or Inf in their reduction at step {state.opened.first}"
+    if state.is_buffer:
+        title = f"Buffers that are reduced have NaN or Inf that no gradient has, at step {state.opened.first}"
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Gradients become NaN or Inf in their reduction at step {state.opened.first}",
-        cause=(
+        title=title,
+        cause=_of_buffers(state, where)
+        if state.is_buffer
+        else (
             f"At step {state.opened.first} the gradients that backward computed were finite on all {state.of} ranks, at"
             f" most {state.absmax:.4g}, and after their reduction they contain NaN or Inf on {where}; so it was in"
             f" {wording.count(state.steps, 'step')} that were read.{_why(state)}"
@@ -110,6 +128,17 @@ def _conclude(state: State) -> Finding:
             "reduce_absmax": state.handed if state.handed >= 0 else None,
         },
         **lifecycle_fields(state.opened),
+    )
+
+
+def _of_buffers(state: State, where: str) -> str:
+    return (
+        f"At step {state.opened.first} the gradients were finite on all {state.of} ranks, at most {state.absmax:.4g},"
+        " when the program began to pass buffers to all_reduce; the buffers of"
+        f" {where} contained NaN or Inf, and the gradients after the reduction, too; so it was in"
+        f" {wording.count(state.steps, 'step')} that were read. A buffer has numbers that are not those of the"
+        " gradients: they were not copied into it in time, it was written meanwhile, or a factor made them so."
+        f"{_why(state)}"
     )
 
 
@@ -143,6 +172,12 @@ def _fix(state: State) -> str:
             " the gradients and divide them by the number of ranks before they are cast and summed, or use bfloat16,"
             " which has the range of float32."
         )
+    if state.is_buffer:
+        return (
+            "Wait for each copy of a gradient into its buffer, on every stream that copies, before the buffer is"
+            " reduced, and fill the buffers with zeros once. Turn off the overlap of communication and computation for"
+            " a trial, DeepSpeed with overlap_comm=false: if the gradients are finite then, a copy is late."
+        )
     return (
         "Turn off the overlap of communication and computation for a trial: NCCL with CUDA_LAUNCH_BLOCKING=1, DeepSpeed"
         " with overlap_comm=false, and no custom communication hook. If the gradients are finite then, a buffer is"
@@ -156,7 +191,10 @@ VERDICT = Verdict(
     severity="page",
     title="Gradients break in their reduction",
     question="Are gradients finite on every rank before their reduction, and NaN or Inf after it?",
-    columns=("local_nonfinite", "reduced_nonfinite", "local_absmax", "reduce_bits", "reduce_absmax", "scale"),
+    columns=(
+        *("local_nonfinite", "reduced_nonfinite", "local_absmax", "reduce_bits", "reduce_absmax", "scale"),
+        *("handed_nonfinite", "grad_norm"),
+    ),
     events=(),
     state=State,
     explains=(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ammeter.report.diagnosis import diagnose
@@ -56,6 +57,32 @@ def test_a_rank_that_alone_receives_nan_is_named() -> None:
 
 def test_a_rank_with_nan_of_its_own_explains_the_sum() -> None:
     assert [] == findings(replicas(local=(0, 1)))
+
+
+def buffers(handed: Sequence[float], local: float = 0.0, norm: float = np.nan) -> list[Finding]:
+    """Ranks whose gradients and buffers are read at a step; there the gradients have this norm afterwards."""
+    made = {rank: Stream(world_size=2) for rank in range(2)}
+    for rank, stream in made.items():
+        for step in range(20):
+            is_read = {"local_nonfinite": 0.0, "local_absmax": 3.0, "handed_nonfinite": 0.0} if step % 4 == 0 else {}
+            if step == 12:
+                is_read |= {"local_nonfinite": local, "handed_nonfinite": handed[rank], "grad_norm": norm}
+            stream.good(None, **is_read)
+    return findings(made)
+
+
+def test_a_buffer_with_nan_that_no_gradient_has_is_a_page() -> None:
+    (finding, *_) = buffers((1, 0))
+    assert ("page", 12, 12, (0,)) == (finding.severity, finding.first_step, finding.opened_step, finding.ranks)
+    assert "Buffers that are reduced have NaN or Inf that no gradient has, at step 12" == finding.title
+    assert "the buffers of rank 0 contained NaN or Inf" in finding.cause
+    assert "overlap_comm=false" in finding.fix
+
+
+def test_nan_in_a_buffer_that_comes_from_a_gradient_or_into_none_is_silent() -> None:
+    assert [] == buffers((1, 1), local=1.0)
+    assert [] == buffers((1, 1), norm=0.5)
+    assert [] == buffers((0, 0))
 
 
 def test_a_sum_and_a_cast_in_float16_have_words_of_their_own() -> None:
@@ -126,6 +153,12 @@ for clock[0] in range(40):
             short = short.half() if how == "sum" else short
             dist.all_reduce(short)
             weight.grad = short.float() / (2 * factor) / (0 if is_bad and how == "later" else 1)
+    if how == "buffer":
+        flat = torch.cat([weight.grad.flatten() for weight in network.parameters()])
+        flat[7] = torch.nan if is_bad else flat[7]
+        dist.all_reduce(flat)
+        for weight, part in zip(network.parameters(), flat.split([weight.numel() for weight in network.parameters()])):
+            weight.grad = part.view_as(weight) / 2
     scaler.step(optimizer)
     scaler.update()
 dist.destroy_process_group()
@@ -133,7 +166,8 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"), [("hook", True), ("sum", True), ("plain", False), ("loss", False), ("later", False)]
+    ("how", "expected"),
+    [("hook", True), ("sum", True), ("buffer", True), ("plain", False), ("loss", False), ("later", False)],
 )
 def test_real_ranks_are_told_where_it_broke(how: str, expected: bool, tmp_path: Path) -> None:
     """A rank whose own loss is infinite, and a division after the reduction, are not the reduction's fault."""

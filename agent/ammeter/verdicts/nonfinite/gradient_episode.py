@@ -98,6 +98,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the run has several scalers. Rows have the smallest scale, which may not be that of the bad step."""
     functions: tuple[OwnFunction, ...] = ()
     """Those between the finite and the non-finite gradients of the first bad step."""
+    finite_before: int = -1
+    """The last bad step in which this rank's gradients were read before their reduction and were finite."""
     of_ranks: bool = False
     """Whether the run has other ranks, whose gradients may be part of these, with a scale of their own."""
 

@@ -38,12 +38,24 @@ def fix(state: State) -> str:
             f"Check {names} first: memory that it does not write, a division by zero, a kernel. Return zeros for what"
             f" has no gradient, and compare it with torch.autograd.gradcheck. Then check the backward pass of {where}."
         )
+    if came_later(state):
+        check = (
+            "See what the other ranks report: one may have computed the NaN or Inf. If not, check what changes the"
+            " gradients between backward() and the optimizer's step: a buffer that is used again before the result of"
+            " its reduction is copied back (turn off the overlap of communication and computation for a trial), a"
+            " division, or a clip."
+        )
     before = wording.earlier(state.opened.first)
     if state.applied and state.weight:
         return f"Stop the run and restore {before}. {check}"
     if state.applied:
         return f"Check the weights with torch.isfinite; if one is not finite, restore {before}. {check}"
     return check
+
+
+def came_later(state: State) -> bool:
+    """Whether the gradients of this rank were finite before their reduction in a bad step of the finding."""
+    return 0 <= state.opened.first <= state.finite_before and not state.origin.kind
 
 
 def trial_evidence(state: State) -> dict[str, Any]:
@@ -59,7 +71,12 @@ def _steps(state: State) -> str:
 
 
 def _place(state: State) -> str:
-    """Describes the origin by the graph or by hooks, else by the gradients."""
+    """Describes the origin by the graph or by hooks, by readings before the reduction, else by the gradients."""
+    if came_later(state):
+        return (
+            f" At step {state.finite_before} the gradients of this rank were finite before their reduction: the NaN or"
+            " Inf came with those of another rank, in the reduction, or between it and the optimizer's step."
+        )
     if state.origin.is_first:
         return state.origin.words()
     if state.origin.kind and not state.loss_unread:

@@ -110,8 +110,8 @@ def _rows(state: State, rows: View) -> State:
     losses = rows.loss()
     losses_read = measured(losses)
     loss_nonfinite = losses_read & ~np.isfinite(losses)
-    records = rows.records("scale", "applied", "skipped", "grad_norm", "grad_absmax", "weights_nonfinite")
-    for at, (step, (scale, applied, skipped, norm, absmax, weights)) in enumerate(records):
+    names = ("scale", "applied", "skipped", "grad_norm", "grad_absmax", "weights_nonfinite", "local_nonfinite")
+    for at, (step, (scale, applied, skipped, norm, absmax, weights, local)) in enumerate(rows.records(*names)):
         loss = float(losses[at])
         if not bad[at]:
             state = _good(state, step, (scale, norm, absmax, loss), applied) if applied > 0 else state
@@ -124,6 +124,7 @@ def _rows(state: State, rows: View) -> State:
             else:
                 state = open_episode(state, step, frontier, unprotected=applied > 0)
             state = _with_unread(state, step, bool(losses_read[at]), applied, skipped, scale)
+            state = replace(state, finite_before=step) if local == 0 else state
             if state.opened.active and state.opened.last < step:
                 state = replace(state, uncounted=state.uncounted + 1)
     return state
@@ -259,6 +260,7 @@ def _evidence(state: State) -> dict[str, Any]:
         **gradient_wording.trial_evidence(state),
         "nonfinite_weight": state.weight or None,
         **({"functions": [function.name for function in state.functions]} if state.functions else {}),
+        **({"finite_before_reduction": state.finite_before} if gradient_wording.came_later(state) else {}),
         "nan_without_inf": not frontier.inf,
         "nonfinite_tensors": frontier.count,
         "finite_tensors": frontier.before + frontier.after,
@@ -272,7 +274,7 @@ VERDICT = Verdict(
     question="Are gradients NaN or Inf for a reason other than the loss scale?",
     columns=(
         *("grad_norm", "grad_nonfinite", "grad_absmax", "loss", "loss_backward", "scale", "applied", "skipped"),
-        *("weights_nonfinite", "grad.norm", "grad.infs"),
+        *("weights_nonfinite", "grad.norm", "grad.infs", "local_nonfinite"),
     ),
     events=(
         *("gradient.nonfinite", "usage.update_between_optimizers", "weights.nonfinite", "origin.found"),

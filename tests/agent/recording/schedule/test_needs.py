@@ -16,7 +16,7 @@ KIND = {
 }
 """The reading that fills each column."""
 
-UNSAMPLED = {"applied", "device_reserved_bytes"}
+UNSAMPLED = {"applied", "device_reserved_bytes", "device_utilization"}
 """Columns that need no budget."""
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.columns import ABSENT
 from ammeter.wire.frames import Hello
 from tests.agent import streams
 from tests.agent.stream_builder import Stream, warm
@@ -287,3 +288,14 @@ def test_the_scale_of_a_run_with_other_ranks_is_that_of_this_rank() -> None:
     assert isinstance(hello, Hello)
     stream.frames[0] = replace(hello, world_size=2)
     assert "not an overflow of this rank's loss scale" in found(stream).cause
+
+
+def test_gradients_that_were_finite_before_their_reduction_point_to_what_follows_it() -> None:
+    stream = calm().bad(65536, last=3, local_nonfinite=0.0)
+    finding = found(stream)
+    assert "At step 40 the gradients of this rank were finite before their reduction" in finding.cause
+    assert "That points to the backward pass" not in finding.cause
+    assert "a buffer that is used again before the result of its reduction is copied back" in finding.fix
+    assert 40 == finding.evidence["finite_before_reduction"]
+    for local in (2.0, float(ABSENT)):
+        assert "finite_before_reduction" not in found(calm().bad(65536, last=3, local_nonfinite=local)).evidence

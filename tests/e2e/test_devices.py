@@ -48,6 +48,7 @@ class Rank:
                 environment={"device": "NVIDIA H200", "device_uuid": UUIDS[0]},
             )
         )
+        self._use = journal.DeviceUse(self._journal.folder)
         self._step = 0
         self.step()
         self.ship()
@@ -61,6 +62,10 @@ class Rank:
 
     def shipper(self) -> int | None:
         return journal.lock_owner(self.folder / f"shipper.{identity.host()}.lock")
+
+    def utilization(self) -> float | None:
+        """What the shipper has told this process since the last call."""
+        return self._use.poll()
 
     def end(self) -> None:
         self._journal.append(Bye("closed", self._step, time.time_ns()))
@@ -159,3 +164,7 @@ def test_a_driver_that_hangs_holds_up_no_step(rank: Rank, library: FakeNvml, cli
     rank.end()
     wait_until(lambda: client.get(run).json()["state"] == "ended")
     wait_until(lambda: rank.shipper() is None)
+
+
+def test_a_rank_is_told_the_utilization_of_its_device(rank: Rank) -> None:
+    wait_until(lambda: rank.utilization() == 0.75)

@@ -60,9 +60,9 @@ class MissingTargets:
         """Copies the counts of a micro-batch whose loss is on a device."""
         counts = self._counts(roots, loss)
         if counts:
-            row = self._session.row
+            row, found = self._session.row, async_copy.of(unseen(lambda: any_target(counts), counts))
+            row.later("targets", found)
             row.raw.setdefault("targets_of", []).append(loss)
-            row.later("targets", async_copy.of(unseen(lambda: any_target(counts), counts)))
 
     def finish(self, row: Row) -> None:
         for transfer, loss in zip(row.transfers.get("targets", ()), row.raw.get("targets_of", ()), strict=True):

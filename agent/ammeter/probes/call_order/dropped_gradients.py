@@ -2,7 +2,8 @@
 
 Such a Function gets the parameter and returns None for it, without an error: the parameter is in the graph of the loss
 and keeps its initial value. The graph is searched behind the backward() of two early steps, and only if a trained
-parameter has no gradient.
+parameter has no gradient. A parameter that changes between the two is trained in another way, such as from a buffer of
+the Function.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 
 from ammeter.probes.call_order.marks import nodes, roots
-from ammeter.tensors.hidden_reads import unseen
+from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.torch_hooks import call_site, patch
+from ammeter.torch_hooks.closures import version
 
 CHECKS = (3, 8)
 """Steps of an optimizer with gradients that are examined; what is missing must be found at both."""
@@ -27,6 +29,9 @@ MAX_CASTS = 3
 
 ELSEWHERE = ("main_grad", "grad_added_to_main_grad")
 """Attributes of parameters whose gradients a Function adds to a buffer of its own, as Megatron's fused kernels do."""
+
+SAMPLED_NUMBERS = 8
+"""Numbers of a parameter that are compared from step to step while no gradient exists."""
 
 Dropped = dict[int, tuple[str, str]]
 """id of a parameter -> the Function that returned no gradient for it, and the line of its backward()."""
@@ -42,7 +47,7 @@ class DroppedGradients:
     def __init__(self) -> None:
         self.found: Dropped = {}
         self._due: list[torch.optim.Optimizer] = []
-        self._before: dict[int, set[int]] = {}
+        self._before: dict[int, dict[int, tuple[float, ...]]] = {}
 
     def attach(self, guard: Any) -> list[Any]:
         return [patch.backward(after=guard(self._after_backward))]
@@ -61,10 +66,12 @@ class DroppedGradients:
         if steps not in CHECKS:
             return []
         found, self.found = self.found, {} if not self._due else self.found
-        present = set(map(id, parameters_of(optimizer))) & set(found)
-        before, self._before[id(optimizer)] = self._before.pop(id(optimizer), set()), present
-        functions = sorted({found[key] for key in present & before})
-        return [(*function, [key for key in present & before if found[key] == function]) for function in functions]
+        parameters = [parameter for parameter in parameters_of(optimizer) if id(parameter) in found]
+        present = unseen(lambda: {id(parameter): _state(parameter) for parameter in parameters}, parameters)
+        before, self._before[id(optimizer)] = self._before.pop(id(optimizer), {}), present
+        kept = [key for key, state in present.items() if before.get(key) == state]
+        functions = sorted({found[key] for key in kept})
+        return [(*function, [key for key in kept if found[key] == function]) for function in functions]
 
     def _after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         if self._due and not patch.inside_backward():
@@ -88,6 +95,17 @@ class DroppedGradients:
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def numbers_of(tensors: Iterable[torch.Tensor]) -> list[float]:
+    """Returns some numbers of the tensors that are on the host."""
+    chosen = [tensor for tensor in tensors if tensor.is_cpu and has_numbers(tensor)]
+    return [number for tensor in chosen for number in tensor.detach().reshape(-1)[:SAMPLED_NUMBERS].tolist()]
+
+
+def _state(parameter: torch.Tensor) -> tuple[float, ...]:
+    """What changes with a parameter; its numbers too, because a change through `.data` changes no version."""
+    return version(parameter), *numbers_of([parameter])
 
 
 def _is_without(parameter: torch.Tensor) -> bool:

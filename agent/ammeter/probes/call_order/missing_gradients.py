@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.call_order.dropped_gradients import CHECKS, DroppedGradients, parameters_of
+from ammeter.probes.call_order.dropped_gradients import CHECKS, DroppedGradients, numbers_of, parameters_of
 from ammeter.probes.call_order.marks import nodes, roots
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
-from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import call_site, patch
 from ammeter.torch_hooks.closures import closure_in, version
 
@@ -33,9 +33,6 @@ MAX_NODES = 8192
 
 MAX_GRAD_CALLS = 64
 """Calls of torch.autograd.grad() whose graphs are searched in a program that never calls backward()."""
-
-SAMPLED_NUMBERS = 8
-"""Numbers of a parameter that are compared from step to step while no gradient exists."""
 
 MAX_NAMED_TENSORS = 5
 """Tensors that an event names, so that it stays small."""
@@ -185,7 +182,7 @@ class Missing:
         if not trained or self._backward_line == "":
             self._searches = True  # nothing has run backward yet, so that no gradient can exist
             return
-        versions = (*map(version, trained), *unseen(lambda: _sampled(trained), ()))
+        versions = (*map(version, trained), *unseen(lambda: numbers_of((trained[0], trained[-1])), ()))
         if not account.empty or versions != account.versions:  # an optimizer of the program may need no gradients
             account.empty, account.first, account.versions = 0, self._session.row.step, versions
         account.empty += 1
@@ -283,12 +280,6 @@ def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for parameter in parameters_of(optimizer) if parameter.requires_grad)
-
-
-def _sampled(trained: list[torch.Tensor]) -> list[float]:
-    """Returns some numbers of the first and the last parameter, if they are on the host."""
-    chosen = [tensor for tensor in (trained[0], trained[-1]) if tensor.is_cpu and has_numbers(tensor)]
-    return [number for tensor in chosen for number in tensor.detach().reshape(-1)[:SAMPLED_NUMBERS].tolist()]
 
 
 def _tensors(output: Any, depth: int = 3) -> Iterator[torch.Tensor]:

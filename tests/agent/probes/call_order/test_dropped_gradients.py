@@ -121,3 +121,13 @@ def test_other_parameters_without_a_gradient_are_no_fault(
     with watching(tmp_path, model, optimizer) as seen:
         train(model, optimizer)
     assert {} == seen.usage()
+
+
+def test_a_weight_that_is_trained_from_a_buffer_of_the_program_is_no_fault(tmp_path: Path) -> None:
+    model = model_of(Layer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    weight: Any = model[1].weight
+    optimizer.register_step_post_hook(lambda *_: weight.data.mul_(0.99))
+    with watching(tmp_path, model, optimizer) as seen:
+        train(model, optimizer)
+    assert {} == seen.usage()

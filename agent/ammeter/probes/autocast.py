@@ -1,6 +1,7 @@
 """Reports autocast contexts, and calls of backward() or of an optimizer inside one.
 
-A context is reported once per combination of device, dtype and gradient mode.
+A context is reported once per combination of device, dtype and gradient mode. A step inside one may leave copies of the
+weights behind that later forward passes use; see stale_casts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.call_order.marks import roots
+from ammeter.probes.stale_casts import StaleCasts, depth
 from ammeter.torch_hooks import call_site, optimizer_steps, patch
 
 if TYPE_CHECKING:
@@ -32,11 +35,13 @@ class Autocast:
         self._session = session
         self._seen: set[tuple[str, str, bool]] = set()
         self._entered: list[tuple[Any, str]] = []
-        """The open contexts and the lines that entered them, while a call inside autocast is being followed."""
+        """The open contexts and the lines that entered them, while a call inside autocast is being followed. Disabled
+        ones are among them: they keep the copies of an outer one."""
         self._search: list[Any] = []
         self._steps: dict[str, list[int]] = {}
         """The first and the last step with each call inside autocast, and their number."""
         self._is_done = False
+        self._stale = StaleCasts(session)
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
@@ -45,6 +50,7 @@ class Autocast:
             patch.method(context, "__enter__", after=guard(self._after_enter)),
             patch.backward(before=guard(self._before_backward)),
             optimizer_steps.before_timed(guard(self._before_step)),
+            optimizer_steps.after(guard(self._after_step)),
         ]
         return [self, *self._session.fast_path.pauses(handles)]
 
@@ -65,10 +71,14 @@ class Autocast:
             self._session.emit("autocast.entered", {"device": combination[0], "dtype": dtype, "grad": combination[2]})
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_done and _is_any_enabled() and not patch.inside_backward():
-            outputs = patch.outputs(args, kwargs)
-            losses = [outputs] if isinstance(outputs, torch.Tensor) else outputs or ()
-            self._check(BACKWARD, {loss.device.type for loss in losses if isinstance(loss, torch.Tensor)})
+        is_inside = not self._is_done and _is_any_enabled()
+        if not (is_inside or self._stale.is_due) or patch.inside_backward():
+            return
+        losses = roots(patch.outputs(args, kwargs))
+        if self._stale.is_due:
+            self._check_copies(losses)
+        if is_inside and not self._is_done:
+            self._check(BACKWARD, {loss.device.type for loss in losses})
 
     def _before_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if self._is_done or not _is_any_enabled() or patch.inside_backward():
@@ -76,6 +86,20 @@ class Autocast:
         if optimizer in self._session.watched.optimizers:
             parameters = self._session.watched.parameters(optimizer)[0]
             self._check(f"{type(optimizer).__name__}.step()", {parameter.device.type for parameter in parameters})
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if not depth() or self._stale.is_done or optimizer not in self._session.watched.optimizers:
+            return
+        self._stale.after_step(optimizer, self._entered[0][1] if len(self._entered) == depth() else "")
+        if not self._search and not self._is_done:
+            self._follow()
+
+    def _check_copies(self, losses: list[torch.Tensor]) -> None:
+        data = self._stale.before_backward(losses)
+        if data is not None:
+            self._is_done = True
+            self.remove()
+            self._session.emit("usage.autocast_scope", data)
 
     def _check(self, call: str, devices: set[str]) -> None:
         device = next((device for device in sorted(devices) if torch.is_autocast_enabled(device)), None)
@@ -88,8 +112,10 @@ class Autocast:
         self._steps[call] = [first, step, count]
         if not self._search:
             self._follow()
-        line = next((line for context, line in reversed(self._entered) if context.device == device), "")
-        if (line and count >= MIN_SCOPE_STEPS) or count >= MAX_SEARCH_STEPS:
+        enabled = ((context, line) for context, line in reversed(self._entered) if context._enabled)
+        line = next((line for context, line in enabled if context.device == device), "")
+        is_certain = line and count >= MIN_SCOPE_STEPS and not self._stale.is_suspected
+        if is_certain or count >= MAX_SEARCH_STEPS:
             self._report(call, device, first, line)
 
     def _report(self, call: str, device: str, first: int, line: str) -> None:
@@ -112,8 +138,7 @@ class Autocast:
         self._session.fast_path.avoid(MAX_SEARCH_STEPS)
 
     def _opened(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
-        if args[0]._enabled:
-            self._entered.append((args[0], call_site.line()))
+        self._entered.append((args[0], call_site.line()))
 
     def _left(self, args: tuple[Any, ...], _: dict[str, Any], __: Any) -> None:
         while any(context is args[0] for context, _ in self._entered):

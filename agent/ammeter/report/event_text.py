@@ -276,6 +276,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "usage.not_as_asked": _not_as_asked,
     "usage.autocast_scope": lambda data: (
         f"{data['call']} runs inside autocast: only the forward pass and the loss belong there"
+        + (", and forward passes have used copies of the weights from before it" if data.get("stale_updates") else "")
     ),
     "usage.loss_in_half": lambda data: (
         f"the loss is computed in {data['dtype']}: convert the output of the model with .float() before the loss"

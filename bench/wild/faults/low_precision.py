@@ -177,6 +177,23 @@ AUTOCAST_SCOPE = Fault(
     place="line",
 )
 
+STALE_CASTS = Fault(
+    accepted=("autocast-scope",),
+    spellings={
+        "never-left": Spelling(
+            {"forward": "$autocast.__enter__()\n$out = $predict\n$loss = $criterion($out, $y)"},
+            alike={
+                "forward": "$outer = $autocast\n$outer.__enter__()\n$out = $predict\n$loss = $criterion($out, $y)\n"
+                "$outer.__exit__(None, None, None)"
+            },
+        ),
+    },
+    related=("stagnation",),
+    precisions=("bf16",),
+    courses=courses.PERSISTENT,
+    without_styles=("functional", "two-optimizers"),
+)
+
 _LSE = "return ($out.exp().sum(-1).log() - $out.gather(-1, $y[:, None]).squeeze(-1)).mean()"
 
 LOSS_IN_HALF = Fault(
@@ -270,6 +287,7 @@ FAULTS = {
     "fp32-fallback": FP32_FALLBACK,
     "unsupported-op": UNSUPPORTED,
     "autocast-scope": AUTOCAST_SCOPE,
+    "stale-casts": STALE_CASTS,
     "loss-in-half": LOSS_IN_HALF,
     "sensitive-op-in-half": SENSITIVE,
 }

@@ -94,6 +94,11 @@ def test_every_mistake_that_is_documented_has_words() -> None:
     assert mistakes <= set(TOLD)
 
 
+def test_old_copies_are_told_with_the_call() -> None:
+    data = {"call": "SGD.step()", "stale_updates": 2}
+    assert "used copies of the weights from before it" in (sentence(Event("usage.autocast_scope", 3, 0, data)) or "")
+
+
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("data", [{}, {"optimizer": None, "scale": "x", "tensors": 3, "absmax": "y", "share": "z"}])
 def test_an_event_of_another_version_costs_no_report(name: str, data: dict[str, Any]) -> None:

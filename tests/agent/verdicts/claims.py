@@ -86,6 +86,7 @@ CLAIMS = (
     ),
     Claim(r"originated? (?!in the (forward|backward))", lambda _: False, "forward or backward, and where"),
     Claim(r"first NaN or Inf was in", has("born_in"), "born_in"),
+    Claim(r"old copies|copies from before", has("stale_numbers"), "copies that differed from their weights"),
     Claim(r"worthless|for good\b|is lost\b|are lost\b", lambda _: False, "nothing shows that", fix=False),
     Claim(r"kernel is at fault", of_trial("kernel"), "a trial: the kernel failed again and another one did not"),
     Claim(r"so its kernel does not repeat", of_trial("differs"), "a trial: its two runs are different"),

@@ -1,10 +1,13 @@
-"""autocast-scope fires where backward() or the optimizer runs inside autocast, and names the line of the context."""
+"""autocast-scope fires where backward() or the optimizer runs inside autocast, and names the line of the context.
+
+If later forward passes in the same context use copies of weights from before a step, the finding says so.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +130,66 @@ def by_a_library() -> Step:
     return step
 
 
+def one_step(model: Model, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    optimizer.step()
+
+
+def three_steps(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half():
+        for _ in range(3):
+            one_step(model, optimizer, loss_of(model))
+
+
+def three_nested_steps(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    """A disabled context keeps the copies of the outer one."""
+    with half():
+        for _ in range(3):
+            loss = loss_of(model)
+            with half(enabled=False):
+                one_step(model, optimizer, loss)
+
+
+def three_steps_after_scoring(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    """The copies are made without gradients."""
+    with half():
+        with torch.no_grad():
+            loss_of(model)
+        for _ in range(3):
+            one_step(model, optimizer, loss_of(model))
+
+
+def three_steps_without_copies(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half(cache_enabled=False):
+        for _ in range(3):
+            one_step(model, optimizer, loss_of(model))
+
+
+def three_steps_with_new_copies(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    with half():
+        for _ in range(3):
+            one_step(model, optimizer, loss_of(model))
+            torch.clear_autocast_cache()
+
+
+def three_contexts(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(3):
+        with half():
+            one_step(model, optimizer, loss_of(model))
+
+
 Step = Callable[[Model, torch.optim.Optimizer], None]
 
 
-def trained(folder: Path, step: Step, steps: int = 12) -> Any:
+def sgd(model: Model, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.01, **options})
+
+
+def trained(folder: Path, step: Step, steps: int = 12, make: Callable[[Model], torch.optim.Optimizer] = sgd) -> Any:
     torch.manual_seed(0)
     model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = make(model)
     with watching(folder, model, optimizer) as seen:
         for _ in range(steps):
             step(model, optimizer)
@@ -189,6 +245,103 @@ def test_one_step_or_two_are_silent(step: Step, last: int, tmp_path: Path) -> No
     steps = iter(range(30))
     seen = trained(tmp_path, lambda *run: (step if 10 <= next(steps) <= last else healthy)(*run), steps=30)
     assert NAME not in seen.findings()
+
+
+@pytest.mark.parametrize("step", [three_steps, three_nested_steps, three_steps_after_scoring])
+@pytest.mark.parametrize("kind", ["foreach", "fused", "single"])
+def test_copies_from_before_a_step_are_named(step: Step, kind: str, tmp_path: Path) -> None:
+    def make(model: Model) -> torch.optim.Optimizer:
+        return sgd(model, foreach=kind == "foreach", fused=kind == "fused")
+
+    seen = trained(tmp_path, step, make=make)
+    finding = seen.findings()[NAME]
+    assert finding.title == "Forward passes use old copies of the weights"
+    assert {NAME} == set(seen.findings())
+    assert 1 == finding.first_step
+    assert finding.evidence["stale_updates"] in (1, 2)
+    assert 0 < finding.evidence["stale_numbers"] <= finding.evidence["compared_numbers"]
+    assert {"middle.weight", "last.weight"} == set(finding.evidence["tensors"])
+    assert str(finding.caller).endswith(line_of(step, "with half():"))
+    assert str(finding.evidence["line"]).endswith(line_of(one_step, "optimizer.step()"))
+
+
+@pytest.mark.parametrize("step", [three_steps_without_copies, three_steps_with_new_copies, three_contexts, accumulated])
+def test_new_copies_are_not_called_old(step: Step, tmp_path: Path) -> None:
+    finding = trained(tmp_path, step).findings()[NAME]
+    assert finding.title == "backward() runs inside autocast"
+
+
+def test_copies_of_weights_that_no_step_changes_are_not_old(tmp_path: Path) -> None:
+    finding = trained(tmp_path, three_steps, make=lambda model: sgd(model, lr=0.0)).findings()[NAME]
+    assert finding.title == "backward() runs inside autocast"
+
+
+@pytest.mark.parametrize("which", [3, 4])
+def test_a_single_use_of_old_copies_is_not_named(which: int, tmp_path: Path) -> None:
+    calls = iter(range(8))
+
+    def step(model: Model, optimizer: torch.optim.Optimizer) -> None:
+        with half():
+            one_step(model, optimizer, loss_of(model))
+            if next(calls) == which:
+                one_step(model, optimizer, loss_of(model))
+
+    finding = trained(tmp_path, step, steps=8).findings()[NAME]
+    assert finding.title == "backward() runs inside autocast"
+
+
+def test_copies_of_a_context_that_is_never_left_grow_old(tmp_path: Path) -> None:
+    with half():
+        seen = trained(tmp_path, lambda model, optimizer: one_step(model, optimizer, loss_of(model)), steps=20)
+    finding = seen.findings()[NAME]
+    assert "entered earlier" in finding.cause
+    assert 8 == finding.evidence["stale_updates"]
+    assert "was 8 updates behind" in finding.cause
+
+
+def test_a_search_for_old_copies_changes_no_weight(tmp_path: Path) -> None:
+    weights = []
+    for is_watched in (True, False):
+        torch.manual_seed(0)
+        model = Model()
+        optimizer = sgd(model)
+        with watching(tmp_path, model, optimizer) if is_watched else nullcontext():
+            for _ in range(8):
+                three_steps(model, optimizer)
+        weights.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+
+
+STALE: dict[str, Any] = {
+    "call": "AdamW.step()",
+    "line": "loop/train.py:125",
+    "device": "cuda",
+    "dtype": "bfloat16",
+    "stale_step": 9,
+    "stale_updates": 1,
+    "stale_numbers": 300,
+    "compared_numbers": 4096,
+    "tensors": ["head.weight"],
+}
+
+
+def autocast_scope_with_old_copies() -> Stream:
+    return mistaken("autocast_scope", first_step=8, **STALE)
+
+
+def test_the_words_say_how_old_the_copies_are() -> None:
+    finding = findings(autocast_scope_with_old_copies())[NAME]
+    assert finding.cause.endswith(
+        "At step 9 the oldest of those compared (head.weight) was 1 update behind, and 300 of 4096 numbers in them"
+        " were not those of the weights in bfloat16."
+    )
+    assert "used copies from before it, seen since step 8" in finding.cause
+    assert finding.fix.startswith("Leave autocast before AdamW.step() at loop/train.py:125")
+
+
+def test_old_copies_replace_the_words_of_an_earlier_event() -> None:
+    stream = autocast_scope().event("usage.autocast_scope", caller="loop/train.py:120", **STALE)
+    assert findings(stream)[NAME].title == "Forward passes use old copies of the weights"
 
 
 def test_the_words_have_both_lines() -> None:

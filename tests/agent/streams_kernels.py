@@ -157,6 +157,18 @@ def casts_beside_large_matrix_products() -> Stream:
     return goes_on(round_trips(census(on_gpu()), 0.099))
 
 
+def recomputed(stream: Stream, **more: Any) -> Stream:
+    """Adds a module that backward() ran again in float16, after a forward pass in bfloat16."""
+    data = {"module": "blocks.3.fc", "modules": 5, "dtype": "bfloat16", "again": "float16", "autocast": "bfloat16"}
+    data |= {"autocast_again": "float16", "caller": "blocks.py:31", "line": "train.py:50"}
+    return stream.event("kernels.recomputed", **data | {"checkpoint": False, "raised": False, "first_step": 1} | more)
+
+
+@broken
+def dtype_switched() -> Stream:
+    return goes_on(recomputed(warm(3)))
+
+
 @broken
 def memory_not_saved() -> Stream:
     stream = memory(on(warm(30), **GPU), 5, used=70 * GIB, held=79 * GIB)

@@ -1,6 +1,8 @@
 """Faults that cost only speed: the run learns as before, so no loss and no gradient shows them."""
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +147,47 @@ class Widened(nn.Module):
         x = x.to(torch.get_autocast_dtype(x.device.type))
         y: Tensor = super().forward(x.float())
         return y
+
+
+@fault(
+    precisions=("fp16", "bf16"),
+    expected=Expected(
+        line_in="faults.low_precision:RunAgain.backward",
+        names=lambda model: [middle_block(model).mlp.fc, middle_block(model).mlp],
+        within=3,
+    ),
+)
+def dtype_switched(trainer: Trainer) -> None:
+    """It learns as before, with gradients that are not quite those of its loss: to save memory the middle block's
+    feed-forward net runs again in backward(), where autocast is off."""
+    become(middle_block(trainer.model).mlp, Checkpointed)
+
+
+class Checkpointed(nn.Module):
+    """A module that keeps only its input, and computes the rest again in backward()."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = RunAgain.apply(super().forward, x)  # type: ignore[no-untyped-call]
+        return y
+
+
+class RunAgain(torch.autograd.Function):
+    """Runs a function without a graph, and once more in backward(), in whatever state autocast is there."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None]:
+        (saved,) = ctx.saved_tensors
+        x = saved.detach().float().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.run(x)
+        torch.autograd.backward(y, grad.to(y.dtype))
+        return None, None if x.grad is None else x.grad.to(saved.dtype)
 
 
 @fault()

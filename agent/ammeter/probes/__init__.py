@@ -15,6 +15,7 @@ from ammeter.probes.collectives import Collectives
 from ammeter.probes.evaluation import Evaluation
 from ammeter.probes.gradients.probe import Gradients
 from ammeter.probes.kernels.probe import Kernels
+from ammeter.probes.kernels.recomputation import Recomputation
 from ammeter.probes.learning_rates import LearningRates
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
@@ -67,6 +68,7 @@ ALL = ProbeKinds(
         Checkpoint,
         Origin,
         Kernels,
+        Recomputation,
         Evaluation,
         UnfinishedStep,
     ),

@@ -40,6 +40,7 @@ _VERDICTS = {
     "evaluation.nonfinite": "nonfinite-validation",
     "misaligned": "misaligned-matmul",
     "sdpa-math": "sdpa-math",
+    "kernels.recomputed": "dtype-switched",
     "kernels.round_trips": "activation-casts",
     "kernels.sensitive": "sensitive-op-in-half",
 }
@@ -135,6 +136,11 @@ def _half_weights(data: Data) -> str:
         f"{data['optimizer']} updates {data['count']} of {data['of']} tensors in {_list(data['dtypes'])} without a"
         f" float32 copy, where small updates are lost{refused}: keep weights in float32 under autocast"
     )
+
+
+def _recomputed(data: Data) -> str:
+    module, again = data.get("module") or "the model", data.get("again") or "other dtypes"
+    return f"backward() recomputes {module} in {again}, and not in {data['dtype']}: restore its autocast there"
 
 
 def _unsupported(data: Data) -> str:
@@ -289,6 +295,7 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "evaluation.nonfinite": _evaluation,
     "moments.nonfinite": lambda data: f"the optimizer's state contains NaN or Inf: {_list(data['tensors'][:3])}",
     "kernel.fallback": _fallback,
+    "kernels.recomputed": _recomputed,
     "kernels.round_trips": lambda data: f"numbers are cast from {data['dtype']} to float32 and straight back",
     "kernels.sensitive": lambda data: (
         f"the result of {data['op']} is {wording.percent(data['error'])} off in {data['dtype']}: use float32 there"

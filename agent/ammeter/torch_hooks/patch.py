@@ -65,12 +65,15 @@ def function(module: Any, name: str, *, before: Before | None = None, after: Aft
     return _subscribe(module, name, before, after)
 
 
-def backward(*, before: Before | None = None, after: After | None = None) -> Handle:
+def backward(*, before: Before | None = None, after: After | None = None, always: bool = False) -> Handle:
     """Calls back around torch.autograd.backward, which Tensor.backward calls, too; see outputs().
 
     Nested calls, such as those of a checkpointed block, also cause callbacks: see inside_backward().
+
+    Args:
+        always: as in method().
     """
-    return function(autograd, "backward", before=before, after=after)
+    return _subscribe(autograd, "backward", before, after, after if always else None)
 
 
 def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

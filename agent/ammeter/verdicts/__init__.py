@@ -40,6 +40,7 @@ ORDER = (
     "update-between-optimizers",
     "gradients-not-reset",
     "mixed-scale-gradients",
+    "dtype-switched",
     "unsupported-op",
     "no-gradients",
     "not-as-asked",

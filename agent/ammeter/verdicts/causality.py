@@ -75,7 +75,10 @@ def explains(cause: Finding, other: Finding) -> bool:
 
     If each can cause the other, the earlier one is the cause.
     """
-    if cause.verdict == other.verdict or other.verdict not in BY_ID[cause.verdict].explains:
+    verdict = BY_ID[cause.verdict]
+    if cause.verdict == other.verdict or other.verdict not in verdict.explains:
+        return False
+    if not verdict.shows(cause, other.verdict):
         return False
     if not cause.active and cause.last_step + SLACK_STEPS < other.first_step:
         return False

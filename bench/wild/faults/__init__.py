@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.wild.faults import call_order, casts, evaluation, loss_scale, low_precision, nonfinite, training
+from bench.wild.faults import call_order, casts, evaluation, loss_scale, low_precision, nonfinite, recomputed, training
 from bench.wild.faults.registry import Fault, Spelling
 
 FAULTS: dict[str, Fault] = {
@@ -12,6 +12,7 @@ FAULTS: dict[str, Fault] = {
     **evaluation.FAULTS,
     **low_precision.FAULTS,
     **casts.FAULTS,
+    **recomputed.FAULTS,
     **training.FAULTS,
 }
 

@@ -45,6 +45,10 @@ def shows_activation_casts(run: Summary, seen: Seen) -> None:
     learns_as_a_healthy_run(run, seen)
 
 
+def shows_dtype_switched(run: Summary, seen: Seen) -> None:
+    learns_as_a_healthy_run(run, seen)
+
+
 def shows_stale_stack(run: Summary, seen: Seen) -> None:
     assert "2.1.2" == torch.__version__
     learns_as_a_healthy_run(run, seen)

@@ -75,6 +75,7 @@ class Verdict(msgspec.Struct, frozen=True):
         needs: Readings without which the verdict cannot be reached. Columns that every step has need none.
         applies: Whether the verdict's question makes sense for a stream. If not, its needs do not count.
         explains: Ids of verdicts that are consequences of this one if they begin no earlier.
+        shows: Whether a finding of this verdict shows that it explains the one with this id, of those in `explains`.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Verdict(msgspec.Struct, frozen=True):
     needs: tuple[Readings, ...] = ()
     applies: Callable[[RunFacts], bool] = always
     explains: tuple[str, ...] = ()
+    shows: Callable[[Finding, str], bool] = lambda *_: True
     ranks: Callable[[Any, AlignedSteps], tuple[Any, Finding | None]] = no_op
     runs: Callable[[Any, RunComparison], tuple[Any, Finding | None]] = no_op
 

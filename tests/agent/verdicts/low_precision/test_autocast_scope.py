@@ -104,7 +104,8 @@ class Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, model: Model) -> torch.Tensor:
         ctx.model, ctx.x = model, x.detach()
-        output: torch.Tensor = model(x)
+        with half():
+            output: torch.Tensor = model(x)
         return output
 
     @staticmethod

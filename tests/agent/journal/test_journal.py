@@ -45,7 +45,7 @@ def test_a_reader_can_start_at_any_frame_and_stop_after_some_bytes(writer: Journ
         assert entries[index:] == list(journal.read(writer.folder, entries[index].begin))
     few = list(journal.read(writer.folder, limit_bytes=500))
     assert entries[: len(few)] == few
-    assert 500 <= few[-1].end < 800
+    assert few[-1].begin < 500 <= few[-1].end
     assert [] == list(journal.read(writer.folder, entries[-1].end))
 
 

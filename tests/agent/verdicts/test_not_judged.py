@@ -69,6 +69,7 @@ def test_verdicts_on_operators_apply_under_autocast_only() -> None:
         "misaligned-matmul",
         "cast-churn",
         "activation-casts",
+        "dtype-switched",
         "sensitive-op-in-half",
     }
     assert operators == _open(_counters(**{CENSUS: 0}), "bfloat16").keys()

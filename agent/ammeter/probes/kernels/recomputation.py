@@ -57,6 +57,8 @@ class Recomputation:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
+        if self._session.governor.preset == "light":
+            return []
         handles = [
             self._session.forward.subscribe(
                 trains=guard(self._before_forward), evaluates=guard(self._before_evaluation)

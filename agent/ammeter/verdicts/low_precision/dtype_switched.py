@@ -7,6 +7,7 @@ from typing import Any
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
+from ammeter.verdicts.framework.readings import Readings, under_autocast
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
 EFFECTS = {
@@ -124,6 +125,8 @@ VERDICT = Verdict(
     question="Does backward() recompute a part of the forward pass in another dtype?",
     columns=(),
     events=("kernels.recomputed",),
+    needs=(Readings("kernels.census", 1, within=1000),),
+    applies=under_autocast,
     state=SingleEventState,
     rows=False,
     judge=judge_event("kernels.recomputed", _conclude),

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ammeter.wire.decodable import decodable
 from ammeter.wire.frames import Ack
 
 REJECTED_WAITS_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -52,6 +53,7 @@ class Answer:
 NO_ANSWER = Answer(0)
 
 
+@decodable
 class Problem(msgspec.Struct):
     """The members of a problem+json document that the sender evaluates."""
 

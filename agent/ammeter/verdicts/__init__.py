@@ -19,6 +19,7 @@ from ammeter.verdicts.framework.finding import Finding, Judged, Verdict, no_op
 from ammeter.verdicts.framework.rank_alignment import AlignedSteps
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire.columns import View
+from ammeter.wire.decodable import decodable
 
 FAMILIES = (
     "loss_scale",
@@ -107,6 +108,8 @@ def _family(name: str) -> dict[str, Verdict]:
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     modules = [vars(importlib.import_module(f"{package.__name__}.{name}")) for name in names]
     verdicts: list[Verdict] = [module["VERDICT"] for module in modules if "VERDICT" in module]
+    for verdict in verdicts:
+        decodable(verdict.state)
     return {verdict.id: verdict for verdict in verdicts}
 
 

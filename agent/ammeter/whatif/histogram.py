@@ -14,6 +14,7 @@ import msgspec
 
 from ammeter.whatif.cells import CELLS, HIGHEST, LOWEST, PER_EXPONENT
 from ammeter.whatif.formats import Edge
+from ammeter.wire.decodable import decodable
 
 MAX_COUNTS = (HIGHEST - LOWEST + 1) * PER_EXPONENT
 
@@ -86,6 +87,7 @@ class Histogram:
         return [0, *accumulate(self.counts)]
 
 
+@decodable
 class _Entry(msgspec.Struct):
     """A tensor in an event."""
 

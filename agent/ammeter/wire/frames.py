@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ammeter.wire.decodable import decodable
+
 PROTOCOL = 1
 CONTENT_TYPE = "application/vnd.ammeter.batch+msgpack"
 
@@ -287,6 +289,7 @@ class Batch(msgspec.Struct, frozen=True):
     completed_time: int = 0
 
 
+@decodable
 class Ack(msgspec.Struct, frozen=True):
     """The collector's answer: everything before `offset` is committed.
 

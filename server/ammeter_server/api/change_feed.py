@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ammeter.wire.decodable import decodable
 from ammeter_server.api import events, incidents, runs
 from ammeter_server.context import AppContext
 from ammeter_server.curves import reader
@@ -59,6 +60,7 @@ class StreamCursor(msgspec.Struct, array_like=True):
     last_step: int = -1
 
 
+@decodable
 class Cursor(msgspec.Struct, array_like=True):
     """State of a feed: hashes of the run and its incidents, positions in the streams."""
 

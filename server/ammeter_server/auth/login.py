@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from ammeter.wire.decodable import decodable
 from ammeter_server.auth.callers import COOKIE, Caller, has, known
 from ammeter_server.auth.tokens import fingerprint
 from ammeter_server.context import AppContext, ContextDep
@@ -48,6 +49,7 @@ BODY = {
 }
 
 
+@decodable
 class SignIn(msgspec.Struct):
     token: str
 

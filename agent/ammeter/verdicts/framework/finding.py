@@ -12,6 +12,7 @@ from ammeter.verdicts.framework.rank_alignment import AlignedSteps
 from ammeter.verdicts.framework.readings import Readings, RunFacts, always
 from ammeter.verdicts.framework.run_comparison import RunComparison
 from ammeter.wire.columns import View
+from ammeter.wire.decodable import decodable
 
 Severity = Literal["page", "ticket"]
 
@@ -20,6 +21,7 @@ BEFORE_FORWARD = "before_forward_pass"
 began before all others of the same first step."""
 
 
+@decodable
 class Finding(msgspec.Struct, frozen=True):
     """The conclusion of a verdict about one stream, or about the run.
 

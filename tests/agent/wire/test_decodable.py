@@ -14,7 +14,7 @@ from ammeter import verdicts
 from ammeter.verdicts.framework.finding import Finding
 
 states = {verdict: msgspec.msgpack.encode(verdict.state()) for verdict in verdicts.ALL}
-finding = {"verdict": "", "severity": "", "first_step": 0, "opened_step": 0, "last_step": 0, "cause": "", "fix": ""}
+finding = {"verdict": "", "severity": "page", "first_step": 0, "opened_step": 0, "last_step": 0, "cause": "", "fix": ""}
 barrier = threading.Barrier(8)
 
 def decode():

@@ -163,6 +163,7 @@ _NO_PARTS: list[Part] = []
 
 def _fill(row: Row, parts: list[Part]) -> None:
     lost = meant = update = weight = bad = product = gradient = earlier = 0.0
+    has_overflowed = False
     for part in parts:
         columns, shares = part.read(), part.shares
         row.fill("weight.norm", part.indices, np.sqrt(columns["norm"]))
@@ -173,6 +174,7 @@ def _fill(row: Row, parts: list[Part]) -> None:
         changed = (
             part.has_gradient & (columns["norm_before"] > 0) & np.isfinite(columns["update"] + columns["norm_before"])
         )
+        has_overflowed |= bool((part.has_gradient & ~changed & (columns["norm_before"] > 0) & _is_huge(columns)).any())
         row.fill("update.ratio", part.indices[changed], np.sqrt(columns["update"] / columns["norm_before"])[changed])
         update += float((columns["update"] * shares)[changed].sum())
         weight += float((columns["norm_before"] * shares)[changed].sum())
@@ -188,12 +190,17 @@ def _fill(row: Row, parts: list[Part]) -> None:
         gradient += float((columns["gradient"] * shares)[agreeing].sum())
         earlier += float((columns["earlier"] * shares)[agreeing].sum())
     row.scalars["weights_nonfinite"] = bad
-    if weight:
+    if weight and not has_overflowed:
         row.scalars["update_ratio"] = math.sqrt(update / weight)
     if meant:
         row.scalars["lost_updates"] = lost / meant
     if gradient * earlier:
         row.scalars["grad_agreement"] = product / math.sqrt(gradient * earlier)
+
+
+def _is_huge(columns: dict[str, Any]) -> Any:
+    """Which weights are finite although the square of their norm, or of their change, is not."""
+    return (columns["nonfinite"] == 0) & np.isinf(columns["update"] + columns["norm_before"])
 
 
 def _was_skipped_on_device(row: Row, optimizer: int) -> bool:

@@ -24,7 +24,7 @@ class $Again(torch.autograd.Function):
 _PART = """
 def $part(layer, value, enabled):
     with torch.autocast("cpu", dtype=$half, enabled=enabled(torch.is_grad_enabled())):
-        return layer(value.float())
+        return layer(value if torch.is_autocast_enabled("cpu") else value.float())
 """
 
 

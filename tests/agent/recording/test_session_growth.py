@@ -1,4 +1,4 @@
-"""24,000 steps: memory, descriptors, threads and journal are at the end what they were half-way."""
+"""36,000 steps: memory, descriptors, threads and journal are at the end what they were after two thirds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.agent.training import events
 
 pytestmark = pytest.mark.long
 
-STEPS, EVERY, CAP = 24_000, 400, 8 * 2**20
+STEPS, EVERY, CAP = 36_000, 400, 8 * 2**20
 
 PROGRAM = """
 import json, os, sys, threading
@@ -56,7 +56,8 @@ def test_a_long_run_grows_in_nothing(preset: str, tmp_path: Path) -> None:
     ended = programs.start_fresh("", tmp_path, begin=begin).end(seconds=270)
     assert (0, "") == (ended.code, ended.err)
     seen = json.loads(ended.out)
-    late = [(EVERY * at, resident) for at, (resident, _, _) in enumerate(seen)][len(seen) // 2 :]
+    # The allocator has the pages that it needs after some 17,000 steps; 0.4 bytes a step were measured from there.
+    late = [(EVERY * at, resident) for at, (resident, _, _) in enumerate(seen)][2 * len(seen) // 3 :]
     # The median of the slopes between any two samples: the allocator takes and gives whole pages now and then, and one
     # such jump is no growth. 10 bytes a step is 1 KB in 100 steps: less than any object that would be kept for each.
     slope = median((after - before) / (there - here) for (here, before), (there, after) in combinations(late, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -125,3 +126,18 @@ def test_a_single_bad_step_names_its_function(tmp_path: Path) -> None:
 
 def test_a_run_without_bad_steps_names_none(tmp_path: Path) -> None:
     assert [] == trained(tmp_path, -1).events("origin.functions")
+
+
+def test_a_few_bad_steps_of_a_run_are_searched(tmp_path: Path) -> None:
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    state = copy.deepcopy(model.state_dict())
+    with watching(tmp_path, model, optimizer) as seen:
+        for step in range(60):
+            model.factor = math.nan if step % 10 == 5 else 1.0
+            optimizer.zero_grad()
+            torch.autograd.backward(model(torch.randn(8, 4)).square().mean())
+            optimizer.step()
+            model.load_state_dict(state)
+    assert 6 == len(seen.events("gradient.nonfinite"))
+    assert [5, 15, 25] == [event.data["bad_step"] for event in seen.events("origin.functions")]

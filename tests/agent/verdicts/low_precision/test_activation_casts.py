@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,11 +67,11 @@ class Network(torch.nn.Module):
         return self.head(self.step(self.second, self.first(x)))  # type: ignore[no-any-return]
 
 
-def trained(folder: Path, step: Layer) -> Seen:
+def trained(folder: Path, step: Layer, steps: int = 4, **options: Any) -> Seen:
     model = Network(step)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watching(folder, model, optimizer) as seen:
-        for _ in range(4):
+    with watching(folder, model, optimizer, **options) as seen:
+        for _ in range(steps):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = model(torch.randn(16, WIDTH)).float().square().mean()
             optimizer.zero_grad()
@@ -141,3 +142,13 @@ def test_a_line_of_a_package_is_called_one() -> None:
     finding = found(0.3, caller="env/lib/python3.12/site-packages/peft/tuners/lora/layer.py:9")
     assert finding is not None
     assert "The line belongs to the package peft: override forward() of that module." in finding.fix
+
+
+def test_casts_are_reported_again_when_they_have_doubled(tmp_path: Path) -> None:
+    calls = iter(range(100))
+
+    def step(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return layer(x.float()) + (x.float().to(x.dtype) if next(calls) >= 6 else x)  # type: ignore[no-any-return]
+
+    events = trained(tmp_path, step, steps=10, preset="full").events("kernels.round_trips")
+    assert [(1, 2), (6, 4)] == [(event.step, event.data["casts"]) for event in events]

@@ -55,6 +55,7 @@ class FaultyProxy:
 
     async def _close(self) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # connections that were just accepted are served from here on
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -64,12 +65,14 @@ class FaultyProxy:
         assert task is not None
         self._tasks.add(task)
         connection = Connection(self._dice.choice(self._ports))
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while await self._carry(await _message(reader), connection, writer):
-                pass
-        connection.close()
-        writer.transport.abort() if self._dice.random() < 0.5 else writer.close()
-        self._tasks.discard(task)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while await self._carry(await _message(reader), connection, writer):
+                    pass
+        finally:
+            connection.close()
+            writer.transport.abort() if self._dice.random() < 0.5 else writer.close()
+            self._tasks.discard(task)
 
     async def _carry(self, request: bytes, connection: Connection, back: asyncio.StreamWriter) -> bool:
         """Carries one request with its fate. Returns whether the sender's connection stays open."""
@@ -136,10 +139,12 @@ class Connection:
 
 async def _deliver(request: bytes, connection: Connection) -> None:
     """Deliver a request without returning the answer."""
-    with suppress(OSError, asyncio.IncompleteReadError):
-        await connection.send(request)
-        await connection.receive()
-    connection.close()
+    try:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await connection.send(request)
+            await connection.receive()
+    finally:  # also where stop() cancels it
+        connection.close()
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

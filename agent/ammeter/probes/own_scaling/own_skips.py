@@ -105,10 +105,16 @@ class OwnSkips:
         return self._is_of_step(optimizer, moments) and self._samples.state(optimizer) != moments[id(optimizer)].state
 
     def _falls(self, optimizer: torch.optim.Optimizer, losses: Any) -> bool:
-        """Whether gradients were reset by hand, and the next loss has a lower scale."""
-        if not isinstance(losses, torch.Tensor) or not self._has_changed(optimizer, self._passed):
+        """Whether the next loss has a lower scale, and the parameters no longer hold the gradients of the last one.
+
+        The results of torch.autograd.grad() are no gradients of parameters before the program assigns them.
+        """
+        if not isinstance(losses, torch.Tensor) or not self._is_of_step(optimizer, self._passed):
             return False
-        return 0 < self.scale_of(summands(losses)) < self._passed[id(optimizer)].scale
+        last = self._passed[id(optimizer)]
+        if last.state and not self._has_changed(optimizer, self._passed):
+            return False
+        return 0 < self.scale_of(summands(losses)) < last.scale
 
     def _now(self, optimizer: torch.optim.Optimizer, scale: float = 0.0) -> _Moment:
         return _Moment(self._session.row.step, self._samples.state(optimizer), scale)

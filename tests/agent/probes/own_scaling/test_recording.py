@@ -90,20 +90,31 @@ def test_a_step_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) ->
 class Assigned(Overflowing):
     """Receives its gradients from torch.autograd.grad(), and assigns them."""
 
+    bad: tuple[int, ...] = (6,)
+
+    def loss(self) -> torch.Tensor:
+        return Program.loss(self)
+
     def backward(self, step: int) -> None:
         found = torch.autograd.grad(self.times(self.loss(), self.scale), self.parameters)
         for parameter, gradient in zip(self.parameters, found, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient * torch.inf if step in self.bad else gradient
 
 
-@pytest.mark.parametrize("reset", [True, False], ids=["zero_grad", "replaced"])
-def test_a_step_with_assigned_gradients_that_the_program_skips_is_a_step(reset: bool, tmp_path: Path) -> None:
+def kept(set_to_none: bool = True) -> None:
+    """Leaves the gradients where they are; the next ones replace them."""
+
+
+@pytest.mark.parametrize("bad", [6, 0])
+@pytest.mark.parametrize("reset", ["zero_grad", "by hand", "replaced"])
+def test_a_step_with_assigned_gradients_that_the_program_skips_is_a_step(reset: str, bad: int, tmp_path: Path) -> None:
     program = Assigned()
-    if not reset:
-        program.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+    program.bad = (bad,)
+    if reset != "zero_grad":
+        program.optimizer.zero_grad = program.forget if reset == "by hand" else kept  # type: ignore[method-assign]
     rows, frames = recorded(program, tmp_path, steps=40)
     assert 40 == len(rows.steps)
-    assert [6] == rows.steps[rows.scalar("skipped") > 0].tolist()
+    assert [bad] == rows.steps[rows.scalar("skipped") > 0].tolist()
     assert [] == pages(frames)
 
 

@@ -130,7 +130,7 @@ def test_a_run_without_bad_steps_names_none(tmp_path: Path) -> None:
 
 
 def test_a_few_bad_steps_of_a_run_are_searched(tmp_path: Path) -> None:
-    """Which ones depends on the load: rows are read in batches, and of the bad ones in a batch one is searched."""
+    """Which ones depends on the load: fewer gradients are read, and of the bad rows in a batch one is searched."""
     model = Network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     state = copy.deepcopy(model.state_dict())
@@ -141,7 +141,7 @@ def test_a_few_bad_steps_of_a_run_are_searched(tmp_path: Path) -> None:
             torch.autograd.backward(model(torch.randn(8, 4)).square().mean())
             optimizer.step()
             model.load_state_dict(state)
-    assert 16 == len(seen.events("gradient.nonfinite"))
+    assert gradient_origin.MAX_NAMED_STEPS < len(seen.events("gradient.nonfinite"))
     searched = [event.data["bad_step"] for event in seen.events("origin.functions")]
     assert gradient_origin.MAX_NAMED_STEPS == len(set(searched))
     assert {5} == {step % 10 for step in searched}

@@ -15,6 +15,7 @@ import torch
 
 from ammeter.probes.kernels.census import Census
 from ammeter.probes.kernels.forward_call import ForwardCall
+from ammeter.probes.kernels.rate_jumps import RateJumps
 from ammeter.probes.kernels.reports import Reports
 from ammeter.probes.kernels.sensitive import SensitiveOperators
 from ammeter.probes.kernels.step_census import StepCensus
@@ -30,7 +31,11 @@ FIRST_STEP = 1
 
 MAX_REQUESTED = 4
 """Further censuses in a run that are taken although the budget does not allow them yet, because the number of autocast
-contexts inside a forward pass has changed. A model may enter a context in some calls only, so that they are limited."""
+contexts inside a forward pass has changed, or the learning rate has jumped. A model may enter a context in some calls
+only, and a schedule may have many jumps, so that they are limited."""
+
+MAX_JUMPS = 2
+"""Jumps of the learning rate after which such a census is taken."""
 
 LOOK_AGAIN_STEPS = (16, 64, 256)
 """Steps at or after which a census is taken although the budget does not allow it yet: a change of precision that shows
@@ -57,6 +62,7 @@ class Kernels:
         """id of a model -> numbers of contexts inside its forward passes so far."""
         self._requests = 0
         self._is_requested = False
+        self._rates, self._jumps = RateJumps(), 0
         self._reports = Reports()
         self._sensitive = SensitiveOperators()
         self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
@@ -77,6 +83,9 @@ class Kernels:
             if census.measured is not None and census.calls:
                 self._sensitive.judge(row, census.measured)
             self._request(self._sensitive.is_open)
+        if self._jumps < MAX_JUMPS and self._rates.jumps(row.scalars.get("optimizer_lr")):
+            self._jumps += 1
+            self._request(self._session.governor.preset != "light")
 
     def remove(self) -> None:
         """Ends the count in progress and removes its hooks."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.own_scaling import graph
+from ammeter.probes.own_scaling.half_gradients import HalfGradients
 from ammeter.probes.own_scaling.judgement import Judgement
 from ammeter.probes.own_scaling.own_skips import OwnSkips, has_nonfinite
 from ammeter.probes.own_scaling.samples import Returned, Samples
@@ -57,6 +58,7 @@ class OwnScaling:
         self._own = session.own_scale
         self._samples = Samples()
         self._judgement = Judgement(self._own)
+        self._half = HalfGradients()
         self._group = Group(())
         self._steps = self._returned_steps = 0
         self._is_candidate = False
@@ -118,6 +120,8 @@ class OwnScaling:
                     row.events.append((event, data))
                     if event == "usage.loss_not_scaled":
                         self._emit_scaler(row, data["scale"])
+            if not self._own.value and self._half.found(use):
+                row.events.append(("gradient.unscaled_half", {}))
         if step.is_unsampled():
             self._judgement.take_for_scaled(step)
         self._scale_readings(row, step, uses)

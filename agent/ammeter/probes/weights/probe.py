@@ -18,6 +18,7 @@ from ammeter.probes.weights.buffers import Buffers
 from ammeter.probes.weights.model_copies import Copies
 from ammeter.probes.weights.nonfinite import NonfiniteWeights
 from ammeter.probes.weights.replicas import Replicas
+from ammeter.probes.weights.undone import UndoneUpdates
 from ammeter.probes.weights.updates import Part, Updates
 from ammeter.recording.scaler_updates import skipped_in
 from ammeter.recording.schedule.bucket import Cost, clocks, cost_since
@@ -49,6 +50,7 @@ class Weights:
         self._nonfinite = NonfiniteWeights(session, self._buffers)
         self._copies = Copies(session)
         self._replicas = Replicas(session)
+        self._undone = UndoneUpdates()
         self._shared_steps = session.governor.shared_steps
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -72,6 +74,7 @@ class Weights:
         parts: list[Part] = row.raw.get("weights", _NO_PARTS)
         if parts:
             _fill(row, parts)
+            self._undone.finish(row, parts)
         if "copies" in row.raw:
             self._copies.finish(row)
         if "buffers" in row.raw:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ammeter.probes.weights.undone import Elements
 from ammeter.tensors import async_copy, slices
 from ammeter.tensors.slices import (
     STATISTICS,
@@ -49,6 +50,7 @@ class Part:
         turn: selects the elements of large tensors.
         moment: name of the optimizer's state that was also read.
         moment_table: its non-finite elements per block.
+        undone: whether the last update was undone before this step, an outcome of `undone.Elements`.
     """
 
     optimizer: int
@@ -62,6 +64,7 @@ class Part:
     turn: int = 0
     moment: str = ""
     moment_table: async_copy.Transfer | None = None
+    undone: async_copy.Transfer | None = None
 
     def partial(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """Yields (tensor, (turn, elements read)) of the tensors of which a part is read."""
@@ -74,6 +77,8 @@ class Part:
         yield from (rate for _, rate in self.rates if not isinstance(rate, float))
         if self.moment_table is not None:
             yield self.moment_table
+        if self.undone is not None:
+            yield self.undone
 
     def read(self) -> dict[str, Numbers]:
         """Returns STATISTICS by name, each of shape [tensors]; norms are squared."""
@@ -112,6 +117,8 @@ class _Lane:
     earlier: Buffer
     flags: Buffer
     has_gradient: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+    elements: Elements = field(default_factory=Elements)
+    undone: async_copy.Transfer | None = None
 
 
 class Updates:
@@ -152,6 +159,9 @@ class Updates:
         for lane in self._lanes:
             lane.gradient, lane.earlier = lane.earlier, lane.gradient
             lane.slices.copy([weights[at] for at in lane.at], lane.before, self._turn)
+            outcome = lane.elements.compared(lane.before) if self._agreeing else None
+            lane.undone = None if outcome is None else async_copy.of(outcome)
+            lane.elements.before(lane.before)
             if gradients_exist:
                 _copy_gradients(lane, parameters, self._turn)
         self._gradients_are_due = not gradients_exist
@@ -187,6 +197,7 @@ class Updates:
         self, optimizer: torch.optim.Optimizer, lane: _Lane, weights: list[torch.Tensor | None], indices: list[int]
     ) -> Part:
         lane.slices.copy([weights[at] for at in lane.at], lane.after, self._turn)
+        lane.elements.after(lane.after)
         table = slices.compare(lane.before, lane.after, lane.gradient, lane.earlier, lane.flags)
         part = Part(
             optimizer=id(optimizer),
@@ -198,6 +209,7 @@ class Updates:
             at=np.array(lane.at, np.int64),
             agreeing=self._agreeing,
             turn=self._turn,
+            undone=lane.undone,
         )
         self._read_moment(optimizer, lane, part)
         return part

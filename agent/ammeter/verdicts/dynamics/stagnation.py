@@ -2,7 +2,8 @@
 
 A constant loss alone is no evidence: it may be at its minimum, or noise, or the game of two networks. So the verdict
 also checks the updates of the weights, and only in a run that begins; a resumed run may be near the end of its
-schedule. In most cases another verdict reports the reason, and this one is its consequence.
+schedule, unless the program undoes its updates. In most cases another verdict reports the reason, and this one is its
+consequence.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ those of eight images do, it is their standard deviation: three times the chance
 MIN_LOSS = 1e-3
 """A loss below which nothing remains to be learnt."""
 
+UNDONE = "weights.undone"
+
 MIN_NORM = 1e-3
 """Norm of all gradients below which they are the reason, not the learning rate: usual norms are 0.01 to 100."""
 
@@ -57,7 +60,7 @@ MIN_NORM = 1e-3
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     past: bool = False
-    """Whether the question is settled: the run had an earlier attempt, or has learnt something in this one."""
+    """Whether the question is settled: the run has learnt something, or goes on and keeps its updates."""
     counted: bool = False
     """Whether the first census of the optimizers was processed."""
     applied: int = 0
@@ -79,6 +82,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The ratios, each multiplied as by a linear warm-up until MIN_STEPS."""
     read_at: int = 0
     """Value of `applied` at the last reading."""
+    undone: bool = False
+    """Whether the program undoes the updates: before the next step, the weights are what they were."""
+    undone_at_opening: bool = False
+    goes_on: bool = False
+    """Whether the run had an earlier attempt, or steps before watch()."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -96,11 +104,13 @@ def _with_event(state: State, event: Event) -> State:
 
     The first census shows the optimizers before this process's first step: a state in it comes from earlier steps.
     """
+    if event.name == UNDONE:
+        return replace(state, undone=bool(event.data.get("undone")))
     if event.name != "weights.census":
-        return replace(state, past=True) if state.applied < WARMUP_STEPS else state
+        return replace(state, goes_on=True) if state.applied < WARMUP_STEPS else state
     if state.counted:
         return state
-    return replace(state, counted=True, past=state.past or bool(event.data.get("state")))
+    return replace(state, counted=True, goes_on=state.goes_on or bool(event.data.get("state")))
 
 
 def _rows(state: State, rows: View) -> State:
@@ -157,16 +167,31 @@ def _with_reading(state: State, ratio: float, norm: float) -> State:
 def _decided(state: State, step: int) -> State:
     ratios = state.ratios
     if state.opened.active:
-        return replace(state, opened=state.opened.until(step) if min(ratios) < MAX_RATIO else state.opened.over())
+        is_constant = state.undone or min(ratios) < MAX_RATIO
+        return replace(state, opened=state.opened.until(step) if is_constant else state.opened.over())
     if state.applied < MIN_STEPS:
         return state
     loss = _median(state.losses)
-    if loss <= MIN_LOSS or state.first - loss >= max(MIN_FALL_SHARE * state.first, _scatter(state.losses)):
+    is_settled = state.goes_on and not state.undone
+    if (
+        is_settled
+        or loss <= MIN_LOSS
+        or state.first - loss >= max(MIN_FALL_SHARE * state.first, _scatter(state.losses))
+    ):
         return replace(state, past=True, losses=b"", ratios=(), projected=())
-    if len(ratios) < MIN_READINGS or state.read_at <= WARMUP_STEPS or max(state.projected) >= MAX_RATIO:
+    if len(ratios) < MIN_READINGS or state.read_at <= WARMUP_STEPS:
         return state
-    opened = state.opened.at(state.reference_step, step)
-    return replace(state, opened=opened, loss=loss, ratio=max(ratios), norm_at_opening=state.norm, steps=state.applied)
+    if max(state.projected) >= MAX_RATIO and not state.undone:
+        return state
+    return replace(
+        state,
+        opened=state.opened.at(state.reference_step, step),
+        loss=loss,
+        ratio=max(ratios),
+        norm_at_opening=state.norm,
+        steps=state.applied,
+        undone_at_opening=state.undone,
+    )
 
 
 def _median(losses: bytes) -> float:
@@ -184,12 +209,23 @@ def _conclude(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title="Neither the loss nor the weights change",
-        cause=f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.1g} of their"
-        f" norm, where about 0.001 is usual. The median of {MEDIAN_LOSSES} losses{wording.of_loss(state.column)} is"
+        cause=f"{_updates(state)} The median of {MEDIAN_LOSSES} losses{wording.of_loss(state.column)} is"
         f" {state.loss:.4g} after {state.steps} applied steps; at the beginning it was {state.first:.4g}.{norm}",
         fix=_fix(state),
         evidence=wording.finite(_evidence(state)),
         **lifecycle_fields(state.opened),
+    )
+
+
+def _updates(state: State) -> str:
+    if state.undone_at_opening:
+        return (
+            f"Steps are applied and change the weights by {state.ratio:.1g} of their norm, but before the next step the"
+            " weights are again what they were before the last one: the program undoes each update."
+        )
+    return (
+        f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.1g} of their"
+        " norm, where about 0.001 is usual."
     )
 
 
@@ -200,10 +236,17 @@ def _evidence(state: State) -> dict[str, Any]:
         "first_loss": state.first,
         "update_ratio": state.ratio,
         "grad_norm": state.norm_at_opening,
+        "updates_undone": state.undone_at_opening,
     }
 
 
 def _fix(state: State) -> str:
+    if state.undone_at_opening:
+        return (
+            "Find what writes the old weights back between two steps: load_state_dict() or copy_() from a saved, an"
+            " averaged or a master copy; an average that is swapped in for the evaluation; a broadcast from a rank that"
+            " does not train."
+        )
     rate = (
         "print optimizer.param_groups[0]['lr'] in the loop; a schedule that multiplies it twice, counts its warm-up in"
         " the wrong unit or was never stepped leaves it this small"
@@ -228,7 +271,7 @@ VERDICT = Verdict(
     title="No progress from the start",
     question="Do applied steps change neither the loss nor the weights, since the run began?",
     columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
-    events=("weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
+    events=(UNDONE, "weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
     needs=(Readings("applied", MIN_STEPS), Readings("update_ratio", MIN_READINGS, within=500)),
     state=State,
     judge=judge,

@@ -31,6 +31,9 @@ precedes the event."""
 WITHOUT_SCALER = "usage.fp16_without_scaler"
 """Its context shows an autocast that was entered before Ammeter observed the program, and is still open."""
 
+UNSCALED = "gradient.unscaled_half"
+"""Gradients were on the float16 grid after backward(). The program changes them before they are read in full."""
+
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
@@ -46,11 +49,13 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Whether the run has other ranks: averaging over ranks moves gradients off the grid."""
     early: tuple[int, ...] = ()
     """Applied steps before autocast was known, of the first EARLY_STEPS."""
+    is_changed: bool = False
+    """Whether the program moves gradients off the grid before they are read."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("hello", "autocast.entered", "scaler.seen", WITHOUT_SCALER):
+    for part in view.parts("hello", "autocast.entered", "scaler.seen", WITHOUT_SCALER, UNSCALED):
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Hello):
@@ -64,6 +69,8 @@ def _event(state: State, event: Event) -> State:
     data = event.data
     if event.name == "scaler.seen":
         return _scaled(state) if data.get("enabled") else replace(state, disabled=True)
+    if event.name == UNSCALED:
+        return replace(state, grid=True, is_changed=True)
     is_open = event.name == WITHOUT_SCALER and data.get("autocast") is True
     if is_open or (data.get("dtype") == "float16" and data.get("grad")):
         return _entered(replace(state, half=True, device=str(data.get("device", ""))), event.step)
@@ -95,7 +102,8 @@ def _rows(state: State, rows: View) -> State:
 def _unscaled(state: State, rows: View) -> State:
     if not state.half:
         return _early(state, rows)
-    sampled = set(sampled_rows(rows).tolist()) if not state.opened.active and not state.several else set()
+    is_read = not (state.opened.active or state.several or state.is_changed)
+    sampled = set(sampled_rows(rows).tolist()) if is_read else set()
     for at, (step, (applied,)) in enumerate(rows.records("applied")):
         if at in sampled and (answer := is_half(rows, at)) is not None:
             state = replace(state, grid=answer)
@@ -158,7 +166,7 @@ VERDICT = Verdict(
     title="No loss scaling",
     question="Does float16 autocast train without an enabled GradScaler?",
     columns=("scale", "applied", "grad_absmax", "grad.fp16_grid"),
-    events=("autocast.entered", "scaler.seen", WITHOUT_SCALER),
+    events=("autocast.entered", "scaler.seen", WITHOUT_SCALER, UNSCALED),
     needs=(Readings("applied", MIN_STEPS),),
     applies=lambda facts: facts.precision == "float16" and not facts.has_scale,
     state=State,

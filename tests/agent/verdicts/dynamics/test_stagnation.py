@@ -131,3 +131,51 @@ def test_a_real_run_with_a_rate_in_the_wrong_unit_is_named(
             optimizer.step()
             optimizer.zero_grad()
     assert (["stagnation"] if rate == 1e-9 else []) == list(seen.findings())
+
+
+def undone(ratio: float = 1e-3, is_undone: bool = True, stream: Stream | None = None, loss: float = 4.8) -> Stream:
+    """A run in which the updates of the first steps are undone."""
+    stream = still(40, ratio, stream=stream).event("weights.undone", undone=True)
+    if not is_undone:
+        still(4, ratio, stream=stream).event("weights.undone", undone=False)
+    return still(300, ratio, loss, stream=stream)
+
+
+def test_updates_that_are_undone_leave_the_weights_as_they_are() -> None:
+    finding = found(undone())
+    assert "change the weights by 0.001 of their norm, but before the next step the weights are again" in finding.cause
+    assert "load_state_dict() or copy_()" in finding.fix
+    assert "learning rate" not in finding.fix
+    assert finding.evidence["updates_undone"]
+    assert finding.active
+
+
+def test_updates_that_are_kept_again_end_it() -> None:
+    stream = undone().event("weights.undone", undone=False)
+    assert not found(still(3, ratio=1e-3, stream=stream)).active
+
+
+def test_undone_updates_are_a_reason_in_a_run_that_goes_on_as_well() -> None:
+    assert "stagnation" in findings(undone(stream=Stream().event("weights.census", state={"float32": 9})))
+
+
+def test_undone_updates_are_no_finding_if_they_end_or_the_loss_falls() -> None:
+    assert {} == findings(undone(is_undone=False))
+    assert {} == findings(undone(loss=3.0))
+
+
+def test_a_real_run_that_loads_its_weights_after_each_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schedule.PRESETS, "default", lambda budget: (math.inf,) * 4)
+    torch.manual_seed(2)
+    model = torch.nn.GRU(6, 12)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(220):
+            (model(torch.randn(3, 8, 6))[0] - 1).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.load_state_dict(before)
+    assert seen.findings()["stagnation"].evidence["updates_undone"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,3 +108,50 @@ def test_autocast_that_was_entered_before_watching_is_found(is_scaled: bool, tmp
             scaler.step(optimizer)
             scaler.update()
     assert ("no-loss-scaling" in seen.findings()) is not is_scaled
+
+
+def test_gradients_that_were_on_the_grid_before_they_were_changed_open_it() -> None:
+    stream = train(Stream().autocast(), grid=0.0).event("gradient.unscaled_half")
+    assert found(train(stream, grid=0.0)).evidence["gradients_on_float16_grid"]
+    assert {} == findings(train(Stream().event("gradient.unscaled_half"), grid=0.0))
+
+
+def clipped(parameters: list[torch.Tensor]) -> None:
+    """A clip by the norm that is not torch's."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    torch._foreach_mul_(grads, (0.1 / (norm + 1e-6)).clamp(max=1.0))
+
+
+class Stretched(torch.autograd.Function):
+    """Multiplies the gradients by a scale, where the graph of the loss shows none."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.scale = scale
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0] * ctx.scale, None
+
+
+@pytest.mark.parametrize("scale", [1.0, 128.0, 1000.0, 65536.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_clip_of_the_programs_own_hides_no_missing_scaler(dtype: torch.dtype, scale: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 12))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(60):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype):
+                loss = (model(torch.randn(16, 8)).float() - 1).square().mean()
+            passed: Any = Stretched.apply
+            passed(loss, scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)  # type: ignore[union-attr]
+            clipped(list(model.parameters()))
+            optimizer.step()
+    expected = dtype is torch.float16 and scale == 1.0
+    assert expected == ("no-loss-scaling" in seen.findings())

@@ -18,8 +18,10 @@ MAX_ELEMENTS = 64
 KEPT, UNDONE, UNKNOWN = 0.0, 1.0, 2.0
 """Outcomes of a comparison; unknown if the last step has changed none of the elements."""
 
-MIN_READINGS = 8
-"""Consecutive readings that must agree: a line search may reject several updates, and not each step is read."""
+MIN_READINGS = 5
+MIN_READINGS_AFTER_KEPT = 8
+"""Consecutive readings that must agree, before and after one that found an update kept. A line search may reject
+several updates, and not each step is read."""
 
 
 class Elements:
@@ -59,6 +61,8 @@ class UndoneUpdates:
     def __init__(self) -> None:
         self._readings: dict[int, int] = {}
         """By id of the optimizer: consecutive readings after which its updates were undone."""
+        self._limits: dict[int, int] = {}
+        self._reported: set[int] = set()
 
     def finish(self, row: Row, parts: Sequence[Part]) -> None:
         for part in parts:
@@ -66,9 +70,13 @@ class UndoneUpdates:
             before = self._readings.get(part.optimizer, 0)
             if outcome == UNDONE:
                 self._readings[part.optimizer] = before + 1
-                if before + 1 == MIN_READINGS:
+                is_undone = before + 1 >= self._limits.get(part.optimizer, MIN_READINGS)
+                if is_undone and part.optimizer not in self._reported:
+                    self._reported.add(part.optimizer)
                     row.events.append(("weights.undone", {"undone": True}))
             elif outcome == KEPT:
                 self._readings[part.optimizer] = 0
-                if before >= MIN_READINGS:
+                self._limits[part.optimizer] = MIN_READINGS_AFTER_KEPT
+                if part.optimizer in self._reported:
+                    self._reported.remove(part.optimizer)
                     row.events.append(("weights.undone", {"undone": False}))

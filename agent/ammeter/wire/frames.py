@@ -55,6 +55,7 @@ SCALARS: dict[str, str] = {
     "cast_bytes": "bytes that casts between dtypes wrote in the step's forward pass; sampled",
     "loss_backward": "mean of the tensors of backward(), if their share of the batch's loss is unknown",
     "weights_checksum": "weighted sum of sampled weights before the step, equal on replicas; in steps shared by ranks",
+    "weights_fingerprint": "24 bits of a hash of the sampled weights' bits before the step; in steps shared by ranks",
     "grad_bits": "significant bits of sampled float32 gradients, 8 as in bfloat16 to 24; in steps shared by ranks",
     "optimizer_lr": "learning rate of the first parameter group of the first optimizer that stepped",
     "optimizer_lr_lowest": "lowest learning rate of all groups, where they differ",

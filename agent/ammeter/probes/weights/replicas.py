@@ -1,4 +1,4 @@
-"""Reads in shared steps whether the ranks train one model: a checksum of the weights, and the bits of the gradients.
+"""Reads in shared steps whether the ranks train one model: sums of the weights, and the bits of the gradients.
 
 Replicas have equal weights and, after their reduction, equal gradients. Each rank records its own numbers, which the
 verdicts compare; Ammeter itself communicates nothing between ranks.
@@ -6,6 +6,7 @@ verdicts compare; Ammeter itself communicates nothing between ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,13 +42,19 @@ _COEFFICIENTS = torch.cos(torch.arange(float(BLOCK_ELEMENTS), dtype=torch.float6
 """Of the checksum. They have both signs, so that weights around a mean do not outweigh a difference, and their sum is
 not zero, so that a difference in all weights shows."""
 
+_ODD_NUMBERS = np.random.default_rng(0).integers(0, 2**31, 2 * BLOCK_ELEMENTS) | 1
+"""Of the fingerprint. The product of an odd number and a number that is not zero is not zero, modulo 2^32."""
+
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio: it spreads multiples over all bits (Knuth, The Art of Computer Programming 6.4)."""
+
 
 class Replicas:
     """The readings of one session. They use buffers of `Updates`, which are free at that time."""
 
     def __init__(self, session: ProbeContext) -> None:
         self._session = session
-        self._coefficients: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+        self._coefficients: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attach(self) -> None:
         """Starts the shared steps in a process group. The ranks of a sharded model have parts of it."""
@@ -58,12 +65,14 @@ class Replicas:
             self._session.governor.shared_steps.begin()
 
     def read_weights(self, optimizer: torch.optim.Optimizer, updates: Updates) -> None:
-        """Reads the checksum of the weights before a step."""
+        """Reads the checksum and the fingerprint of the weights before a step."""
         parameters = self._session.watched.parameters(optimizer)[0]
         for places, slices, buffer in updates.spare(optimizer):
             slices.copy([readable(parameters[at]) for at in places], buffer)
-            sums = buffer.blocks.mul_(self._coefficients_for(buffer)).sum(1)
-            self._later("checksum", async_copy.of(sums))
+            coefficients, odd_numbers = self._coefficients_for(buffer)
+            bits = (buffer.blocks.view(torch.int32) * odd_numbers).sum(1)
+            self._later("fingerprint", async_copy.of(bits >> 8 & 0xFFFFFF))
+            self._later("checksum", async_copy.of(buffer.blocks.mul_(coefficients).sum(1)))
 
     def read_gradients(self, optimizer: torch.optim.Optimizer, updates: Updates) -> None:
         """Reads a sample of the float32 gradients of a step, as its optimizer receives them."""
@@ -81,6 +90,7 @@ class Replicas:
             total = float(sum(sums.sum(dtype=np.float64) for sums in checksums))
             if np.isfinite(total):
                 row.scalars["weights_checksum"] = total
+                row.scalars["weights_fingerprint"] = fingerprint(row.arrived("fingerprint"))
         if samples := row.arrived("gradient_sample"):
             bits = significant_bits(np.concatenate(samples).astype(np.float32))
             if bits:
@@ -89,12 +99,28 @@ class Replicas:
     def _later(self, key: str, transfer: async_copy.Transfer) -> None:
         self._session.row.later(key, transfer)
 
-    def _coefficients_for(self, buffer: Buffer) -> torch.Tensor:
+    def _coefficients_for(self, buffer: Buffer) -> tuple[torch.Tensor, torch.Tensor]:
         key = buffer.blocks.device, buffer.blocks.dtype
         known = self._coefficients.get(key)
         if known is None:
-            known = self._coefficients[key] = _COEFFICIENTS.to(buffer.blocks.dtype).to(key[0], non_blocking=True)
+            words = BLOCK_ELEMENTS * buffer.blocks.element_size() // torch.int32.itemsize
+            odd_numbers = torch.from_numpy(_ODD_NUMBERS[:words]).to(torch.int32)
+            known = self._coefficients[key] = (
+                _COEFFICIENTS.to(buffer.blocks.dtype).to(key[0], non_blocking=True),
+                odd_numbers.to(key[0], non_blocking=True),
+            )
         return known
+
+
+def fingerprint(parts: Sequence[npt.NDArray[np.floating]]) -> float:
+    """Returns a number from 0 to 2^24 - 1 that is equal for equal bits, and for others once in some 10 million times.
+
+    Args:
+        parts: sums of blocks, whole numbers below 2^24.
+    """
+    sums = np.concatenate(parts).astype(np.uint64)
+    places = np.arange(1, 2 * len(sums), 2, dtype=np.uint64)
+    return float((sums * places * _MIXER).sum(dtype=np.uint64) >> np.uint64(40))
 
 
 def significant_bits(values: npt.NDArray[np.float32]) -> int:

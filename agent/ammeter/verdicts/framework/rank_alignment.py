@@ -15,7 +15,8 @@ from ammeter.wire.columns import Floats, Ints, View
 from ammeter.wire.frames import LOSS, Tensor
 
 VITALS = (
-    *("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "grad_bits"),
+    *("scale", "growth_tracker", "skipped", "loss", "grad_norm"),
+    *("weights_checksum", "weights_fingerprint", "grad_bits"),
     *("local_nonfinite", "local_absmax", "reduced_nonfinite", "reduce_bits", "reduce_absmax", "reduced_share"),
     "handed_nonfinite",
 )

@@ -241,7 +241,10 @@ VERDICT = Verdict(
     severity="page",
     title="Ranks disagree",
     question="Do ranks of one model have different weights or loss scales, skip different steps, or stop alone?",
-    columns=("scale", "growth_tracker", "skipped", "loss", "grad_norm", "weights_checksum", "reduced_share"),
+    columns=(
+        *("scale", "growth_tracker", "skipped", "loss", "grad_norm"),
+        *("weights_checksum", "weights_fingerprint", "reduced_share"),
+    ),
     events=(),
     state=State,
     explains=(

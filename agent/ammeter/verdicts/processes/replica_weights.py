@@ -51,7 +51,7 @@ class Parting(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         norm_step: -1 if norms do not show where the weights became different.
-        is_exact: whether the checksums at `equal` had equal bits, and not only nearly equal values.
+        is_exact: whether the weights at `equal` had equal bits, and not only nearly equal checksums.
     """
 
     equal: int = -1
@@ -92,7 +92,7 @@ class Weights(msgspec.Struct, frozen=True, array_like=True):
     shares: bool = False
     """Whether most norms were equal between two readings with different weights."""
     has_equal_bits: bool = False
-    """Whether the checksums at `equal` had equal bits."""
+    """Whether the weights at `equal` had equal bits."""
 
 
 class Norms(NamedTuple):
@@ -125,11 +125,14 @@ def compare(state: Weights, aligned: AlignedSteps) -> Weights:
     """Compares the weights at the next common steps. Ranks with parts of a model or other models are left out."""
     if aligned.sharded or not aligned.same_tensors:
         return state
-    checksums, norms = aligned.column("weights_checksum"), norms_of(aligned)
+    checksums, fingerprints = aligned.column("weights_checksum"), aligned.column("weights_fingerprint")
+    norms = norms_of(aligned)
     begin = 0
     for at in np.flatnonzero(measured(checksums).all(axis=0)).tolist():
         state = _gradients(state, aligned, norms, begin, at)
-        state = _reading(state, aligned.ranks, int(aligned.steps[at]), checksums[:, at].tolist())
+        found, bits = checksums[:, at].tolist(), fingerprints[:, at]
+        is_exact = bool((bits == bits[0]).all()) if measured(bits).all() else min(found) == max(found)
+        state = _reading(state, aligned.ranks, int(aligned.steps[at]), found, is_exact=is_exact)
         begin = at
     return _gradients(state, aligned, norms, begin, len(aligned))
 
@@ -149,11 +152,18 @@ def _gradients(state: Weights, aligned: AlignedSteps, norms: Norms, begin: int, 
     return replace(state, norm_step=int(aligned.steps[at]), norms=(float(norms.low[at]), float(norms.high[at])))
 
 
-def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequence[float]) -> Weights:
+def _reading(state: Weights, ranks: Sequence[int], step: int, checksums: Sequence[float], *, is_exact: bool) -> Weights:
+    """Compares one reading.
+
+    Args:
+        is_exact: whether the weights of all ranks have equal bits. Agents before 0.2 record only checksums.
+    """
     low, high = min(checksums), max(checksums)
     is_steady = state.has_moved and state.has_equal_bits
     if are_equal(checksums, MAX_STEADY_DIFFERENCE if is_steady else MAX_CHECKSUM_DIFFERENCE):
-        return replace(_equal(state, step, low), has_equal_bits=low == high)
+        if is_steady and low == high and not is_exact:
+            return state  # a difference may begin here that is too small for the checksum
+        return replace(_equal(state, step, low), has_equal_bits=is_exact)
     since, shares = state.since if state.different else step, state.shares or state.balance > 0
     state = replace(state, different=state.different + 1, since=since, balance=0, shares=shares)
     if state.opened.active:

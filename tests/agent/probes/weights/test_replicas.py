@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from ammeter.probes.weights.replicas import significant_bits
+import ammeter
+from ammeter.probes.weights.replicas import fingerprint, significant_bits
+from ammeter.recording.session import watching as sessions
+from tests.agent.training import stream
 
 ELEMENTS = 2**14
 
@@ -45,3 +50,43 @@ def test_few_numbers_and_multiples_of_one_number_prove_nothing() -> None:
 
 def test_numbers_as_few_as_the_mantissas_of_float16_are_not_taken_for_rounded_ones() -> None:
     assert 24 == significant_bits(array(numbers(elements=1025)))
+
+
+def test_a_fingerprint_shows_each_single_difference() -> None:
+    sums = np.random.default_rng(0).integers(0, 2**24, 3000).astype(np.float32)
+    usual = fingerprint([sums[:1000], sums[1000:]])
+    assert usual == fingerprint([sums.copy()])
+    assert 0 <= usual < 2**24
+    assert usual == np.float32(usual)
+    for at in range(0, 3000, 7):
+        other = sums.copy()
+        other[at] = (other[at] + 1) % 2**24
+        assert usual != fingerprint([other])
+    assert usual != fingerprint([np.roll(sums, 1)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_fingerprint_of_weights_shows_the_last_bit_of_one_weight(dtype: torch.dtype, tmp_path: Path) -> None:
+    found = [recorded(dtype, change, tmp_path / str(number)) for number, change in enumerate((0, 0, 1))]
+    assert found[0] == found[1]
+    assert found[0][0] == found[2][0]  # the checksum is the same
+    assert found[0][1] != found[2][1]
+
+
+def recorded(dtype: torch.dtype, change: int, folder: Path) -> tuple[float, float]:
+    """Checksum and fingerprint of the weights before the first step, one of which is changed by some last bits."""
+    torch.manual_seed(0)
+    last = torch.nn.Linear(60, 3)
+    model = torch.nn.Sequential(torch.nn.Linear(70, 60), last).to(dtype)
+    bias = last.bias.data
+    bias[1] = 1e-30
+    bias.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])[1] += change
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = ammeter.watch(model, optimizer, dir=folder)
+    for session in sessions():
+        session.governor.shared_steps.begin()
+    model(torch.ones(2, 70, dtype=dtype)).sum().backward()
+    optimizer.step()
+    run.close()
+    rows, _ = stream(run.id, folder)
+    return float(rows.scalar("weights_checksum")[0]), float(rows.scalar("weights_fingerprint")[0])

@@ -30,13 +30,20 @@ def parting(at: int, by: float = 0.01, lone: int = 1) -> Value:
 
 
 def replicas(
-    checksum: Value, norm: Value = lambda rank, step: 1.0, count: int = 2, steps: int = 60, every: int = 4
+    checksum: Value,
+    norm: Value = lambda rank, step: 1.0,
+    count: int = 2,
+    steps: int = 60,
+    every: int = 4,
+    fingerprint: Value | None = None,
 ) -> Ranks:
     """Ranks whose weights are read every few steps, and their gradients at each step."""
     made = {rank: Stream(world_size=count) for rank in range(count)}
     for rank, stream in made.items():
         for step in range(steps):
             read = {"weights_checksum": checksum(rank, step)} if step % every == 0 else {}
+            if read and fingerprint is not None:
+                read["weights_fingerprint"] = fingerprint(rank, step)
             stream.good(norm=norm(rank, step), **read)
     return made
 
@@ -57,6 +64,21 @@ def test_weights_that_differ_twice_in_a_row_are_a_page_with_the_step_that_parted
 def test_without_norms_it_begins_at_the_first_different_reading() -> None:
     finding = last(replicas(parting(21)))
     assert (24, 28, None) == (finding.first_step, finding.opened_step, finding.evidence["grad_norms"])
+
+
+def test_a_difference_that_is_too_small_for_the_checksum_is_not_called_equal() -> None:
+    def bits(rank: int, step: int) -> float:
+        return 100.0 * step + rank * (step >= 16)
+
+    finding = last(replicas(parting(24), fingerprint=bits))
+    assert "were equal before step 12 and different before step 28 and later" in finding.cause
+    assert 12 == finding.evidence["weights_equal_before_step"]
+    assert 24 == last(replicas(parting(24))).evidence["weights_equal_before_step"]
+
+
+def test_bits_that_differ_from_the_first_update_on_are_the_rounding_of_other_hardware() -> None:
+    made = replicas(lambda rank, step: equal(rank, step) * (1 + 1e-7 * rank), fingerprint=lambda rank, step: 1.0 + rank)
+    assert [] == findings(made)
 
 
 def test_weights_that_were_only_nearly_equal_are_not_called_equal() -> None:

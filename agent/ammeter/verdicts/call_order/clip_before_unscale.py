@@ -185,6 +185,11 @@ def _observed(state: State) -> str:
             f"For {state.constant_norm.steps} steps the scaled norm was {state.limit:.4g}, constant to a thousandth,"
             " while its parts changed"
         )
+    if state.dips.count == 1:
+        return (
+            f"At step {state.dips.first} the scaled norm was {state.limit:.4g}, a round number, as limits are; the"
+            f" unscaled norm of other steps is {state.dips.usual:.2g}"
+        )
     return (
         f"In {state.dips.count} steps the scaled norm was {state.limit:.4g}, the same each time, while its parts"
         f" changed; the unscaled norm of other steps is {state.dips.usual:.2g}"

@@ -1,4 +1,7 @@
-"""Detects a hand-written clip in some steps only: their scaled norms are equal, and far below those of the others."""
+"""Detects a hand-written clip in some steps only: their scaled norms are equal, and far below those of the others.
+
+A single one shows it if its scaled norm is a round number, as limits are.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,11 @@ leaves the parts as equal as the whole; after a clip the whole is by far the ste
 MIN_DIPS = 3
 """Dips in a row with equal norms that prove a clip."""
 
+
+MIN_ROUND_DIP_RATIO = 64.0
+"""MIN_DIP_RATIO for a single dip whose scaled norm is a round number. One in 10,000 other norms is as near to one."""
+
+ROUND_DIGITS = (1.0, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 
 MAX_DIPS = 64
 """Dips in a row with different norms after which they are the usual ones."""
@@ -96,9 +104,18 @@ def follow_dips(dips: Dips, norms: Norms, is_harmful: Callable[[float, float], b
         while index < known.size and _is_dip(dips, float(logs[index])):
             at, index = int(known[index]), index + 1
             dips = _dip(dips, norms.rows, at, float(norms.scaled[at]))
-            if dips.complete and is_harmful(dips.norm, float(norms.scales[at])):
+            is_proof = dips.complete or is_round_dip(dips, float(norms.unscaled[at]))
+            if is_proof and is_harmful(dips.norm, float(norms.scales[at])):
                 return dips, at
     return dips, None
+
+
+def is_round_dip(dips: Dips, unscaled: float) -> bool:
+    """Whether a dip with this unscaled norm is the first of its kind, and its scaled norm is a round number."""
+    if dips.count != 1 or unscaled * MIN_ROUND_DIP_RATIO > dips.usual or not dips.norm > 0:
+        return False
+    digits = dips.norm / 10.0 ** math.floor(math.log10(dips.norm))
+    return any(abs(digits - limit) <= MAX_DIFFERENCE * limit for limit in ROUND_DIGITS)
 
 
 def _may_dip(dips: Dips, rows: View) -> bool:

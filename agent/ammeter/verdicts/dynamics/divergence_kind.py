@@ -48,6 +48,10 @@ MIN_FALLEN_NORM_RATIO = 1.2
 """Ratio of the gradient norm to all norms before, from which a fall below zero speeds up. The norm of a loss with a
 lower limit shrinks on the way to it; the norms of batches that scatter by a tenth have maxima this close."""
 
+MIN_FALLEN = 8
+"""Losses a million times below the level that are an explosion whatever the norm of the gradients, which the program
+may limit before it is read."""
+
 MIN_OWN_NORM_RATIO = 10.0
 """Ratio of the gradient norm to all norms before, with which one of several losses explodes while another stays at its
 level. A loss a thousand times as high has gradients 30 times as large, the root, if a step uses them."""
@@ -93,7 +97,7 @@ def _explodes(state: State, trace: Trace, other_is_calm: bool) -> bool:
         return False
     if _had_large_step(state, trace):
         return True
-    if trace.peak < 0 and not _norm_exceeds(state, MIN_FALLEN_NORM_RATIO):
+    if trace.peak < 0 and trace.enormous < MIN_FALLEN and not _norm_exceeds(state, MIN_FALLEN_NORM_RATIO):
         return False
     if other_is_calm and not _norm_exceeds(state, MIN_OWN_NORM_RATIO):
         return False

@@ -61,4 +61,4 @@ def test_a_clip_of_the_programs_own_in_some_steps_is_found_with_the_line_that_un
     finding = seen.findings()["clip-before-unscale"]
     assert str(finding.caller).endswith(line)
     assert {"clip-before-unscale"} == set(seen.findings())
-    assert (30, 60) == (finding.first_step, finding.opened_step)
+    assert (30, 30) == (finding.first_step, finding.opened_step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
 
@@ -75,17 +77,17 @@ def dips(*scaled_norms: float, usual: int = 30, scale: float = 1024.0, moves: fl
 
 
 def test_a_clip_written_by_hand_is_known_if_it_happens_in_some_steps() -> None:
-    assert {} == findings(dips(0.5, 0.5))
-    stream = dips(0.5, 0.5 * (1 - 2e-6), 0.5).event("usage.changed_while_scaled", caller="loop/train.py:9")
+    assert {} == findings(dips(0.5123, 0.5123))
+    stream = dips(0.5123, 0.5123 * (1 - 2e-6), 0.5123).event("usage.changed_while_scaled", caller="loop/train.py:9")
     finding = findings(stream)["clip-before-unscale"]
     assert (34, 44) == (finding.first_step, finding.opened_step)
-    assert "In 3 steps the scaled norm was 0.5, the same each time, while its parts changed" in finding.cause
+    assert "In 3 steps the scaled norm was 0.5123, the same each time, while its parts changed" in finding.cause
     assert "the unscaled norm of other steps is 1." in finding.cause
 
 
 def test_such_steps_are_known_in_a_program_that_scales_its_loss_itself() -> None:
     stream = Stream().event("scaler.seen", enabled=True, scale=1024.0, own=True)
-    for frame in dips(0.5, 0.5, 0.5).frames:
+    for frame in dips(0.5123, 0.5123, 0.5123).frames:
         stream.frames.append(frame)
     finding = findings(stream)["clip-before-unscale"]
     assert "Gradients are limited before they are unscaled" == finding.title
@@ -94,7 +96,7 @@ def test_such_steps_are_known_in_a_program_that_scales_its_loss_itself() -> None
 
 def test_the_line_of_the_unscaling_is_named_for_a_clip_written_by_hand() -> None:
     stream = Stream().event("usage.changed_while_scaled", caller="loop/train.py:9")
-    for frame in dips(0.5, 0.5, 0.5).frames:
+    for frame in dips(0.5123, 0.5123, 0.5123).frames:
         stream.frames.append(frame)
     finding = findings(stream)["clip-before-unscale"]
     assert "loop/train.py:9" == finding.caller
@@ -103,10 +105,25 @@ def test_the_line_of_the_unscaling_is_named_for_a_clip_written_by_hand() -> None
 
 
 def test_small_norms_that_differ_or_are_no_smaller_than_the_others_are_fine() -> None:
-    assert {} == findings(dips(0.5, 0.5001, 0.5, 0.4999, 0.5))
+    assert {} == findings(dips(0.5123, 0.5124, 0.5123, 0.5122, 0.5123))
     assert {} == findings(dips(*[200.0] * 9))
-    assert {} == findings(dips(*[0.5] * 9, moves=1e-5)), "one batch recurs while the weights stand still"
-    assert {} == findings(dips(*[0.5] * 9, usual=0, scale=8.0))
+    assert {} == findings(dips(*[0.5123] * 9, moves=1e-5)), "one batch recurs while the weights stand still"
+    assert {} == findings(dips(*[0.5123] * 9, usual=0, scale=8.0))
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5, 1.0, 2.5, 10.0])
+def test_a_single_clip_written_by_hand_is_known_by_its_round_limit(limit: float) -> None:
+    stream = dips(limit, scale=65536.0)
+    finding = findings(stream)["clip-before-unscale"]
+    assert (34, 34) == (finding.first_step, finding.opened_step)
+    assert f"At step 34 the scaled norm was {limit:g}, a round number, as limits are; the" in finding.cause
+    assert limit == pytest.approx(finding.evidence["max_norm"])
+
+
+def test_a_single_small_norm_is_fine_if_it_is_not_round_or_not_small_or_comes_early() -> None:
+    assert {} == findings(dips(1.001, 0.51, 0.0999, 3.3, 1e-9 / 3, scale=65536.0))
+    assert {} == findings(dips(50.0, scale=1024.0))
+    assert {} == findings(dips(1.0, usual=5, scale=65536.0))
 
 
 def test_a_norm_that_fell_for_good_is_the_usual_one_after_a_while() -> None:

@@ -70,6 +70,14 @@ def test_a_negative_loss_that_falls_faster_and_faster_is_a_divergence() -> None:
     assert finding.opened_step <= finding.first_step + 8
 
 
+def test_a_loss_that_falls_by_six_decades_is_one_although_the_gradients_are_limited() -> None:
+    falling = -9.4 * np.exp(np.minimum(60, np.arange(120)) / 2)
+    finding = of_losses(falling, 0.05, np.full(120, 2.0))
+    assert finding
+    assert "Check the sign of the loss" in finding.fix
+    assert of_losses(np.maximum(falling, -9.4e5), 0.05, np.full(120, 2.0)) is None
+
+
 def saliency(norm: float, ratio: float, main: Any = lambda step: 2.3 * math.exp(-step / 60)) -> Finding | None:
     """A score every second step beside the loss of the training, and what is concluded."""
     schema = Schema(scalars=(*Schema().scalars, "loss@a.py:6", "loss@a.py:9"))

@@ -155,3 +155,23 @@ def test_a_clip_of_the_programs_own_hides_no_missing_scaler(dtype: torch.dtype, 
             optimizer.step()
     expected = dtype is torch.float16 and scale == 1.0
     assert expected == ("no-loss-scaling" in seen.findings())
+
+
+def test_autocast_that_a_function_has_enabled_is_found(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 12))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = torch.get_autocast_dtype("cpu")
+    with watching(tmp_path, model, optimizer) as seen:
+        for _ in range(20):
+            optimizer.zero_grad()
+            torch.set_autocast_enabled("cpu", True)
+            torch.set_autocast_dtype("cpu", torch.float16)
+            loss = (model(torch.randn(16, 8)).float() - 1).square().mean()
+            torch.set_autocast_enabled("cpu", False)
+            loss.backward()
+            optimizer.step()
+    torch.set_autocast_dtype("cpu", before)
+    (entered,) = seen.events("autocast.entered")
+    assert {"device": "cpu", "dtype": "float16", "grad": True} == entered.data
+    assert "no-loss-scaling" in seen.findings()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.probes.call_order.dtypes.requested import DEVICES
 from ammeter.probes.call_order.marks import roots
 from ammeter.probes.stale_casts import StaleCasts, depth
 from ammeter.torch_hooks import call_site, optimizer_steps, patch
@@ -25,9 +24,6 @@ MIN_SCOPE_STEPS = 3
 
 MAX_SEARCH_STEPS = 12
 """Steps with a call inside autocast, without a context entered in them: it was entered once, before all of them."""
-
-MAX_FORWARDS = 16
-"""Forward passes in which autocast is looked for that no context has enabled, but torch.set_autocast_enabled()."""
 
 BACKWARD = "backward()"
 
@@ -46,8 +42,6 @@ class Autocast:
         """The first and the last step with each call inside autocast, and their number."""
         self._is_done = False
         self._stale = StaleCasts(session)
-        self._forwards = 0
-        self._forward: Any = None
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
@@ -58,12 +52,10 @@ class Autocast:
             optimizer_steps.before_timed(guard(self._before_step)),
             optimizer_steps.after(guard(self._after_step)),
         ]
-        self._forward = self._session.forward.subscribe(trains=guard(self._before_forward))
         return [self, *self._session.fast_path.pauses(handles)]
 
     def remove(self) -> None:
-        """Ends the searches."""
-        self._forward.remove()
+        """Ends the search for the context around a call."""
         self._entered = []
         while self._search:
             self._search.pop().remove()
@@ -72,19 +64,8 @@ class Autocast:
         context = args[0]
         if not context._enabled:
             return
-        self._report_enabled(str(context.device), _name(context.fast_dtype))
-
-    def _before_forward(self, *_: Any) -> None:
-        """Reports autocast that torch.set_autocast_enabled() has enabled, in the first forward passes."""
-        self._forwards += 1
-        if self._seen or self._forwards >= MAX_FORWARDS:
-            self._forward.remove()
-        if _is_any_enabled():
-            for device in filter(torch.is_autocast_enabled, DEVICES):
-                self._report_enabled(device, _name(torch.get_autocast_dtype(device)))
-
-    def _report_enabled(self, device: str, dtype: str) -> None:
-        combination = (device, dtype, torch.is_grad_enabled())
+        dtype = _name(context.fast_dtype)
+        combination = (str(context.device), dtype, torch.is_grad_enabled())
         if combination not in self._seen:
             self._seen.add(combination)
             self._session.emit("autocast.entered", {"device": combination[0], "dtype": dtype, "grad": combination[2]})

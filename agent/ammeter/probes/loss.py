@@ -60,8 +60,9 @@ class Loss:
     def finish(self, row: Row) -> None:
         caught, backwards = row.raw.get("losses"), row.raw.get("micro_batches")
         if caught:
-            losses = self._session.losses
             caught = self._unscaled(caught, row)
+        if caught:
+            losses = self._session.losses
             watched, attempted = self._session.watched, row.stepped | row.skipped
             in_turn = not watched.optimizers.at_most_one() and any(
                 id(optimizer) not in attempted for optimizer in watched.optimizers

@@ -7,6 +7,7 @@ loss is reported without a claim about the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from ammeter.recording.loss_shares import (
 from ammeter.tensors import async_copy
 from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import call_site
-from ammeter.torch_hooks.loss_graph import MEAN, PLAIN, Part
+from ammeter.torch_hooks.loss_graph import MEAN, OPAQUE, PLAIN, Part
 from ammeter.wire.frames import LOSS, LOSS_BACKWARD
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 MAX_LOSS_COLUMNS = 16
 """Maximum number of loss columns of a run, for programs that call backward() on ever new lines."""
+
+
+MAX_LOSS_CHANGE = 8.0
+"""Factor by which a loss differs from the one before it. The smallest scale is the square of it."""
 
 
 class BackwardLoss:
@@ -81,6 +86,8 @@ class Losses:
         self._own_scale = own_scale
         self.are_of_backward = False
         self.passes = 0
+        self._last_number = math.inf
+        """The last loss that was divided by the program's own scale."""
         self._accumulated = 0.0
         """The number of micro-batches that losses are divided by; 0 where they are not."""
         self._named = False
@@ -89,11 +96,31 @@ class Losses:
         """Keeps code objects alive, so that no other code gets the id of one that has a name."""
 
     def unscaled(self, losses: Sequence[BackwardLoss]) -> Sequence[BackwardLoss]:
-        """Returns losses whose numbers have arrived, without the program's own scale."""
+        """Returns losses whose numbers have arrived, without the program's own scale.
+
+        Returns:
+            [] if one of them may still contain it.
+        """
         if not self._own_scale.value:
             return losses
-        scales = [self._own_scale.factor(loss.parts) for loss in losses]
-        return [loss.divided_by(scale) if scale else loss for loss, scale in zip(losses, scales, strict=True)]
+        found = [self._unscaled(loss) for loss in losses]
+        known = [loss for loss in found if loss is not None]
+        return known if len(known) == len(found) else []
+
+    def _unscaled(self, loss: BackwardLoss) -> BackwardLoss | None:
+        scale = self._own_scale.factor(loss.parts)
+        if not scale:
+            return None if self._may_hide_scale(loss) else loss
+        loss = loss.divided_by(scale)
+        self._last_number = loss.number()
+        return loss
+
+    def _may_hide_scale(self, loss: BackwardLoss) -> bool:
+        """Whether the graph may hide the scale, and the loss is larger than the last one by as much as the scale."""
+        number = abs(loss.number())
+        if self._own_scale.is_hidden or not math.isfinite(number) or all(part.kind != OPAQUE for part in loss.parts):
+            return False
+        return number * MAX_LOSS_CHANGE >= abs(self._last_number) * self._own_scale.value
 
     def columns(
         self, losses: Sequence[BackwardLoss], attempts: Sequence[int] = (), *, in_turn: bool = False
@@ -121,6 +148,8 @@ class Losses:
                 if not value.on_host:
                     return None
         losses = self.unscaled(losses)
+        if not losses:
+            return None
         if len(losses) == 1 and (loss.parts is PLAIN or not self._accumulated):
             return loss.number()
         return self._sum_of_shares(losses)

@@ -27,9 +27,10 @@ def weights_of_ranks(finding: Finding, truth: Truth) -> Iterator[str]:
 
 
 def losses_of_ranks(finding: Finding, truth: Truth) -> Iterator[str]:
-    first = finding["first_step"]
+    evidence = finding.get("evidence") or {}
+    first = int(evidence.get("losses_at_step") or finding["first_step"])
     both = truth.rows(first, first) + truth.other_rows(first, first)
-    for said in (finding.get("evidence") or {}).get("losses") or ():
+    for said in evidence.get("losses") or ():
         if both and not any(is_near(float(said), row.loss) for row in both):
             yield f"a loss of {said:.4g} at step {first}, which no rank had"
 

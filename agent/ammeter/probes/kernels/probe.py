@@ -37,7 +37,7 @@ only, and a schedule may have many jumps, so that they are limited."""
 MAX_JUMPS = 2
 """Jumps of the learning rate after which such a census is taken."""
 
-LOOK_AGAIN_STEPS = (16, 64, 256)
+LOOK_AGAIN_STEPS = (16, 64, 128, 256)
 """Steps at or after which a census is taken although the budget does not allow it yet: a change of precision that shows
 in no context that the probe has observed is found in short runs, too."""
 

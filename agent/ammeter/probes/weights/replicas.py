@@ -31,6 +31,14 @@ MIN_OCTAVES = 10
 """Factors of two from the smallest to the largest element. The multiples of one number, as gradients that underflow in
 float16 are, have as few mantissas as bfloat16 if they span eight of them."""
 
+MIN_USED_SHARE = 0.8
+"""Share of a format's mantissas that rounded numbers use. Sums of two similar numbers in bfloat16 have as few
+mantissas, by chance, but others."""
+
+FREE_BITS, MIN_FREE_SHARE = 6, 0.9
+"""Last bits of a float32 that are zero in this share of the numbers, unless they have a common factor that is not a
+power of two."""
+
 OTHER_MANTISSAS = 2
 """Mantissas beyond those of a format: those of the limits of a clip by value."""
 
@@ -127,8 +135,11 @@ def significant_bits(values: npt.NDArray[np.float32]) -> int:
     """Returns the significant bits of numbers: 8 as in bfloat16, 11 as in float16, else 24; 0 if unknown.
 
     A number that was rounded to a format has one of the few mantissas of the format, and a common factor, such as that
-    of a clip, maps each mantissa to one other. So few different mantissas in many numbers show the rounding.
+    of a clip, maps each mantissa to one other. So few different mantissas in many numbers show the rounding. Numbers
+    with the largest magnitude are left out: a clip by value makes many of them equal.
     """
+    sizes = np.abs(values)
+    values = values[sizes < sizes.max()] if len(values) else values
     patterns = values.view(np.int32)
     exponents = patterns >> 23 & 0xFF
     usual = (exponents > 0) & (exponents < 0xFF)
@@ -139,12 +150,16 @@ def significant_bits(values: npt.NDArray[np.float32]) -> int:
 
 
 def _are_rounded(mantissas: npt.NDArray[np.int32], bits: int) -> bool:
-    """Whether there are as few mantissas as in a format with these significant bits."""
+    """Whether there are as few mantissas as in a format with these significant bits, or just these without a factor."""
     different = 2 ** (bits - 1)
     limit = different + OTHER_MANTISSAS
     if len(mantissas) < SAMPLES_PER_MANTISSA * different or len(np.unique(mantissas[: 2 * limit])) > limit:
         return False
-    return bool(np.unique(mantissas).size <= limit)
+    if not MIN_USED_SHARE * different <= np.unique(mantissas).size <= limit:
+        return False
+    has_factor = np.mean(mantissas % 2**FREE_BITS == 0) < MIN_FREE_SHARE
+    longer = mantissas[mantissas % 2 ** (FULL_BITS - bits) != 0]
+    return bool(has_factor or np.unique(longer).size <= OTHER_MANTISSAS)
 
 
 def _float32_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

@@ -124,7 +124,7 @@ def _of_replicas(state: State) -> Finding:
         title=f"Gradients are reduced in {dtype}",
         cause=f"The {state.ranks_count} ranks round their gradients to {dtype} in the reduction or around it: the"
         f" averaged float32 gradients have {state.bits} significant bits instead of 24 {state.opened.since}, although"
-        f" the batches of the ranks differ (losses of {low} to {high} at step {state.opened.first}).{_handed(state)}"
+        f" the batches of the ranks differ (losses of {low} to {high} at step {state.since}).{_handed(state)}"
         " The rounding error grows with the number of ranks.",
         fix="Reduce in float32: call dist.all_reduce on the float32 gradient without a cast before it; with"
         " DistributedDataParallel, remove bf16_compress_hook or fp16_compress_hook. If the network between the ranks is"
@@ -136,6 +136,7 @@ def _of_replicas(state: State) -> Finding:
             "of": state.ranks_count,
             "readings": state.readings,
             "losses": list(state.losses),
+            "losses_at_step": state.since,
             **({"terms": state.ranks_count, "reduce_dtype": dtype} if state.is_handed else {}),
         },
         **lifecycle_fields(state.opened),

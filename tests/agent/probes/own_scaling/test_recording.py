@@ -160,6 +160,53 @@ def test_steps_that_are_skipped_before_the_scaler_is_proven_are_steps(tmp_path: 
     assert [] == pages(frames)
 
 
+class Passing(torch.autograd.Function):
+    """Returns its input, and hides the graph behind it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
+class HiddenLater(Program):
+    """Passes the scaled loss through a Function from a step on, or the loss without its scale."""
+
+    before_scale = False
+
+    def backward(self, step: int) -> None:
+        passed: Any = Passing.apply
+        if step < 12:
+            loss = self.times(self.loss(), self.scale)
+        elif self.before_scale:
+            loss = self.times(passed(self.loss()), self.scale)
+        else:
+            loss = passed(self.times(self.loss(), self.scale))
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("before_scale", [True, False])
+def test_a_loss_whose_graph_hides_the_scale_is_not_recorded_with_it(before_scale: bool, tmp_path: Path) -> None:
+    program = HiddenLater()
+    program.before_scale = before_scale
+    rows, frames = recorded(program, tmp_path, steps=40)
+    losses = rows.scalar("loss")
+    assert (losses[losses == losses] < 10).all()
+    assert (40 if before_scale else 12) == int((losses == losses).sum())
+    assert [] == pages(frames)
+
+
+def test_an_infinite_loss_whose_graph_hides_the_scale_is_recorded(tmp_path: Path) -> None:
+    program = HiddenLater()
+    usual = program.loss
+    program.loss = lambda: usual() * (torch.inf if program.good == 20 else 1)  # type: ignore[method-assign]
+    rows, _ = recorded(program, tmp_path, steps=24)
+    assert np.isinf(rows.scalar("loss")).any()
+
+
 def pages(frames: list[Any]) -> list[str]:
     return [finding.verdict for finding in of_frames(frames).values() if finding.severity == "page"]
 

@@ -37,6 +37,23 @@ def test_a_clip_by_value_hides_nothing() -> None:
     assert 8 == significant_bits(array(numbers().bfloat16().float().clamp(-0.0123, 0.0123)))
 
 
+def test_numbers_at_the_limit_of_a_clip_by_value_are_not_counted() -> None:
+    """The others are too few to show a rounding: sums of two bfloat16 numbers have a few more bits than each."""
+    sums = (numbers(1).bfloat16().float() + numbers(2).bfloat16().float()) / 2
+    assert 0 == significant_bits(array(sums.clamp(-1e-5, 1e-5)))
+    few = torch.cat([sums[:500], torch.full((ELEMENTS,), 0.1), torch.full((ELEMENTS,), -0.1)])
+    assert 0 == significant_bits(array(few.clamp(-0.1, 0.1)))
+
+
+@pytest.mark.parametrize("distance", [1e-3, 0.02, 0.05, 0.1, 0.15, 0.3])
+@pytest.mark.parametrize("factor", [1.0, 0.7312])
+def test_sums_of_similar_bfloat16_numbers_are_not_rounded_to_float16(distance: float, factor: float) -> None:
+    """As of ranks with similar batches: the sums have a few bits more than each, and few mantissas."""
+    one = numbers(1)
+    other = one * (1 + distance * torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(2)))
+    assert 11 != significant_bits(array((one.bfloat16().float() + other.bfloat16().float()) / 2 * factor))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_sum_of_two_ranks_in_float32_has_all_bits(dtype: torch.dtype) -> None:
     assert 24 == significant_bits(array((numbers(1).to(dtype).float() + numbers(2).to(dtype).float()) / 2))

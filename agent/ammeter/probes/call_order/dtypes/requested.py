@@ -144,6 +144,9 @@ class Requested:
             return
         for device in filter(torch.is_autocast_enabled, DEVICES):
             key = (device, torch.get_autocast_dtype(device))
+            if key[1] in HALF and key not in self._contexts:  # torch.set_autocast_enabled() has switched it on
+                dtype = str(key[1]).removeprefix("torch.")
+                self._session.emit("autocast.entered", {"device": device, "dtype": dtype, "grad": True})
             if key[1] in HALF and not (context := self._contexts.setdefault(key, Context())).created:
                 context.entered += 1
 

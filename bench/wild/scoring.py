@@ -97,7 +97,7 @@ def score(recipe: Recipe, kind: str, truth: Truth, watched: Watched, seconds: fl
     return msgspec.structs.replace(
         result,
         noticed=bool(right),
-        named=any(verdict in fault.accepted for verdict in first),
+        named=any(verdict in _accepted(fault, truth) for verdict in first),
         placed=any(_is_placed(finding, truth) for finding in right) if fault.place and right else None,
     )
 
@@ -121,6 +121,13 @@ def _is_right(finding: dict[str, Any], fault: Fault, truth: Truth, counts_steps:
     if is_early and claims.is_half_state(finding["verdict"], truth, finding["opened_step"]):
         is_early = False
     return bool(verdicts & family) and not is_early
+
+
+def _accepted(fault: Fault, truth: Truth) -> tuple[str, ...]:
+    """The verdicts that name a fault: of weights that were NaN before they were watched, nothing more can be known."""
+    first = truth.program.first_watched
+    was_spoilt = any(row.bad_weights for row in truth.recording.rows if row.step < first)
+    return (*fault.accepted, "nonfinite-weights") if was_spoilt else fault.accepted
 
 
 def _is_placed(finding: dict[str, Any], truth: Truth) -> bool:

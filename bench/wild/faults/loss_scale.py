@@ -193,14 +193,24 @@ NOT_AS_ASKED = Fault(
     spellings={
         "device": _asked("torch.autocast('cuda', dtype=$half)"),
         "old": _asked("torch.cuda.amp.autocast(dtype=$half)"),
-        "flag": _asked("torch.autocast('cpu', dtype=$half, enabled=torch.cuda.is_available())"),
-        "float32": _asked("torch.autocast('cpu', dtype=torch.float32)"),
         "ended": Spelling(
             {"forward": "with $autocast:\n    pass\n$out = $predict\n$loss = $criterion($out, $y)"},
         ),
     },
     related=("pointless-scaler",),
     precisions=("fp16", "bf16"),
+    courses=courses.PERSISTENT,
+)
+
+SCALED_FLOAT32 = Fault(
+    accepted=("not-as-asked", "fp32-fallback"),
+    spellings={
+        "flag": _asked("torch.autocast('cpu', dtype=$half, enabled=torch.cuda.is_available())"),
+        "float32": _asked("torch.autocast('cpu', dtype=torch.float32)"),
+        "switch": _asked("torch.autocast('cpu', dtype=$half, enabled=len($x) > 4096)"),
+    },
+    related=("pointless-scaler",),
+    precisions=("fp16",),  # without a scaler, such a program asks for float32
     courses=courses.PERSISTENT,
 )
 
@@ -213,4 +223,5 @@ FAULTS = {
     "scaler-disabled": SCALER_DISABLED,
     "scaler-rebuilt": SCALER_REBUILT,
     "not-as-asked": NOT_AS_ASKED,
+    "scaled-float32": SCALED_FLOAT32,
 }

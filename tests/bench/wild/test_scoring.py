@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bench.wild import scoring
@@ -81,3 +82,15 @@ def test_other_weights_and_a_missing_report_are_seen() -> None:
 
 def test_verdicts_that_were_not_judged_are_kept() -> None:
     assert ["lost-updates"] == score(not_judged=[{"verdict": "lost-updates"}]).not_judged
+
+
+def test_weights_that_were_spoilt_before_they_were_watched_are_named_as_such() -> None:
+    def named(bad_from: int) -> bool:
+        rows = [Row(step, 1.0, 1.0, str(step), "", bad_weights=["a"] * (step >= bad_from)) for step in range(50)]
+        program = replace(TRUTH.program, first_watched=9)
+        truth = Truth(program, Recording(rows, 0, ["d"], "", NAMES), bad_from, PROGRAM.place_module)  # type: ignore[union-attr]
+        found = finding("nonfinite-weights", opened=12, first_step=12)
+        return scoring.score(RECIPE, "fault", truth, Watched(0, ["d"], "", [{"findings": [found]}])).named
+
+    assert named(4)
+    assert not named(12)

@@ -28,7 +28,7 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     monkeypatch.setattr(servers, "_program_path", missing)
     results = runner.measure(TINY, ["ammeter", "victoria", "prometheus"])
     assert ["victoria-metrics: there is none", "prometheus: there is none"] == results.missing
-    assert [("ammeter", 10, 2 * 20 * 1213), ("ammeter", 1, 2 * 2 * 1213)] == [
+    assert [("ammeter", 10, 2 * 20 * 1214), ("ammeter", 1, 2 * 2 * 1214)] == [
         (ingested.fed.name, ingested.rows, ingested.fed.values) for ingested in results.ingested
     ]
     report.write(results, tmp_path, "make bench-collector")

@@ -14,22 +14,10 @@ import torch
 from ammeter.probes.origin import gradient_origin
 from ammeter.probes.origin.graph import own_functions
 from ammeter.probes.origin.graph.nodes import nodes_of
+from tests.agent.own_functions import Passing
 from tests.agent.training import Seen, line_of, watching
 
 Weights = dict[str, torch.nn.Linear]
-
-
-class Passing(torch.autograd.Function):
-    """Returns its input, and its gradient times a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.factor = factor
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0] * ctx.factor, None
 
 
 class Other(Passing):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agent.own_functions import Passing
 from tests.agent.probes.own_scaling.program import DIVIDE, Program, found, of_frames, recorded
 from tests.agent.training import events
 
@@ -160,18 +161,6 @@ def test_steps_that_are_skipped_before_the_scaler_is_proven_are_steps(tmp_path: 
     assert [] == pages(frames)
 
 
-class Passing(torch.autograd.Function):
-    """Returns its input, and hides the graph behind it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-        return grads[0]
-
-
 class HiddenLater(Program):
     """Passes the scaled loss through a Function from a step on, or the loss without its scale."""
 
@@ -182,9 +171,9 @@ class HiddenLater(Program):
         if step < 12:
             loss = self.times(self.loss(), self.scale)
         elif self.before_scale:
-            loss = self.times(passed(self.loss()), self.scale)
+            loss = self.times(passed(self.loss(), 1.0), self.scale)
         else:
-            loss = passed(self.times(self.loss(), self.scale))
+            loss = passed(self.times(self.loss(), self.scale), 1.0)
         loss.backward()  # type: ignore[no-untyped-call]
 
 
@@ -196,6 +185,22 @@ def test_a_loss_whose_graph_hides_the_scale_is_not_recorded_with_it(before_scale
     losses = rows.scalar("loss")
     assert (losses[losses == losses] < 10).all()
     assert (40 if before_scale else 12) == int((losses == losses).sum())
+    assert [] == pages(frames)
+
+
+class HalfHidden(HiddenLater):
+    """Two backward passes in a step, the second of which hides the scale."""
+
+    def backward(self, step: int) -> None:
+        super().backward(0)
+        super().backward(step)
+
+
+def test_a_step_with_one_hidden_loss_records_no_part_of_the_sum(tmp_path: Path) -> None:
+    rows, frames = recorded(HalfHidden(), tmp_path, steps=24)
+    losses = np.stack([rows.scalar(name) for name in rows.schema.losses])
+    assert np.isnan(losses[:, 12:]).all()
+    assert np.isfinite(losses[:, 6:12]).any(axis=0).all()
     assert [] == pages(frames)
 
 

@@ -54,6 +54,19 @@ def test_sums_of_similar_bfloat16_numbers_are_not_rounded_to_float16(distance: f
     assert 11 != significant_bits(array((one.bfloat16().float() + other.bfloat16().float()) / 2 * factor))
 
 
+def test_numbers_with_a_bit_more_than_float16_are_not_rounded_to_it_although_they_have_few_mantissas() -> None:
+    dice = np.random.default_rng(0)
+    octaves = 2.0 ** dice.integers(-20, -5, ELEMENTS)
+
+    def of_mantissas(count: int, bits: int) -> npt.NDArray[np.float32]:
+        chosen = dice.permutation(2 ** (bits - 1))[:count]
+        mantissas = 1 + chosen[dice.integers(0, count, ELEMENTS)] / 2 ** (bits - 1)
+        return np.asarray(mantissas * octaves, np.float32)
+
+    assert 11 == significant_bits(of_mantissas(1000, 11))
+    assert 24 == significant_bits(of_mantissas(1000, 12))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_sum_of_two_ranks_in_float32_has_all_bits(dtype: torch.dtype) -> None:
     assert 24 == significant_bits(array((numbers(1).to(dtype).float() + numbers(2).to(dtype).float()) / 2))

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from ammeter.probes.weights.undone import UNKNOWN, Elements
 from ammeter.recording.schedule import budget
+from ammeter.tensors.slices import Buffer, Slices
 from tests.agent.training import Seen, watching
 
 STEPS = 40
@@ -127,3 +129,16 @@ def test_a_step_that_raises_leaves_no_comparison(tmp_path: Path) -> None:
                 loop.optimizer.step()
             undo(loop, step)
     assert [] == seen.events("probe.failed")
+
+
+def test_elements_of_a_step_that_raised_are_not_compared() -> None:
+    values = torch.arange(1.0, 9.0)
+    cut = Slices([values])
+    buffer, elements = Buffer(cut), Elements()
+    cut.copy([values], buffer)
+    assert elements.compared(buffer) is None
+    elements.before(buffer)
+    elements.after(buffer)
+    assert (UNKNOWN,) == (float(elements.compared(buffer) or torch.zeros(())),)
+    elements.before(buffer)
+    assert elements.compared(buffer) is None

@@ -10,6 +10,7 @@ import torch
 
 from ammeter.verdicts.framework.finding import Finding
 from ammeter.verdicts.loss_scale.no_loss_scaling import MIN_STEPS
+from tests.agent.own_functions import Passing
 from tests.agent.stream_builder import Stream
 from tests.agent.stream_judgement import findings, judged
 from tests.agent.training import watching
@@ -123,19 +124,6 @@ def clipped(parameters: list[torch.Tensor]) -> None:
     torch._foreach_mul_(grads, (0.1 / (norm + 1e-6)).clamp(max=1.0))
 
 
-class Stretched(torch.autograd.Function):
-    """Multiplies the gradients by a scale, where the graph of the loss shows none."""
-
-    @staticmethod
-    def forward(ctx: Any, loss: torch.Tensor, scale: float) -> torch.Tensor:
-        ctx.scale = scale
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0] * ctx.scale, None
-
-
 @pytest.mark.parametrize("scale", [1.0, 128.0, 1000.0, 65536.0])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_clip_of_the_programs_own_hides_no_missing_scaler(dtype: torch.dtype, scale: float, tmp_path: Path) -> None:
@@ -147,7 +135,7 @@ def test_a_clip_of_the_programs_own_hides_no_missing_scaler(dtype: torch.dtype, 
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype):
                 loss = (model(torch.randn(16, 8)).float() - 1).square().mean()
-            passed: Any = Stretched.apply
+            passed: Any = Passing.apply
             passed(loss, scale).backward()
             for parameter in model.parameters():
                 parameter.grad.div_(scale)  # type: ignore[union-attr]

@@ -153,3 +153,12 @@ def test_a_compressing_hook_is_found_behind_a_clip(how: str, expected: list[str]
     run_on_ranks([sys.executable, tmp_path / "program.py", how], 2, env=environment, timeout=120)
     (run,) = (tmp_path / "runs").iterdir()
     assert expected == [entry.finding.verdict for entry in diagnose(run).findings]
+
+
+def test_the_losses_are_those_of_the_step_that_is_named() -> None:
+    """Also while readings of a later episode have begun after the first one is over."""
+    finding = findings(replicas(lambda step: 24.0 if step == 20 else 8.0 if step <= 24 else 0.0))[-1]
+    assert f"at step {finding.evidence['losses_at_step']})" in finding.cause
+    step = finding.evidence["losses_at_step"]
+    assert [pytest.approx(0.5 + step), pytest.approx(0.6 + step)] == finding.evidence["losses"]
+    assert (0, 24) == (finding.first_step, step)

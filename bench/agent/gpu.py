@@ -1,9 +1,9 @@
 """Runs everything that needs a GPU: tests of unchanged training, cost of a step, cost of reading gradients.
 
-    make gpu [ARGS="--only tests,cost,kernel | --cpu"]
+    make gpu [ARGS="--only kernel,tests,cost,compiled | --cpu"]
 
-The three parts are processes with a time limit each, together under eight minutes: the tests of tests/gpu; a step of
-GPT-2 small, bare and watched; the kernel that reads all gradients, compared with a copy of their memory. The script
+The parts are processes with a time limit each, together under eight minutes: the kernel that reads all gradients,
+compared with a copy of their memory; the tests of tests/gpu; a step of GPT-2 small, bare and watched. The script
 writes bench/results/gpu.md after each part, so that a failing part keeps the results of the others. It exits with 1 if
 a part failed. --cpu tries the script at tiny sizes and writes a file only where --out names one.
 """
@@ -56,9 +56,10 @@ class Part:
 
 
 PARTS = {
-    "tests": Part("Is watched training the same?", 200),
-    "cost": Part("What does a step cost?", 180),
-    "kernel": Part("What does reading all gradients cost?", 75),
+    "kernel": Part("What does reading all gradients cost?", 60),
+    "tests": Part("Is watched training the same?", 150),
+    "cost": Part("What does a step cost?", 150),
+    "compiled": Part("What does a step of a compiled model cost?", 110),
 }
 RESERVED_SECONDS = 25
 """Time that a part reserves for work that it cannot interrupt."""
@@ -128,7 +129,12 @@ def run_in_process(name: str, *, cpu: bool, seconds: float | None = None) -> tup
 
 def run_part(name: str, *, cpu: bool) -> int:
     """Prints the section of one part."""
-    parts: dict[str, Callable[[bool], int]] = {"tests": _tests, "cost": _cost, "kernel": _kernel}
+    parts: dict[str, Callable[[bool], int]] = {
+        "kernel": _kernel,
+        "tests": _tests,
+        "cost": _cost,
+        "compiled": _compiled,
+    }
     return parts[name](cpu)
 
 
@@ -143,32 +149,47 @@ def _tests(cpu: bool) -> int:
 
 def _cost(cpu: bool) -> int:
     """Prints each result at once: presets, short steps, then the other peers, which may take long."""
-    device, shape, batch = ("cpu", TINY, 2) if cpu else ("cuda", GPT_2_SMALL, 8)
-    long = tuple(TrainingSpec(precision, shape, batch, device) for precision in ("bf16", "fp16"))
-    short = tuple(replace(spec, shape=TINY if cpu else HOST_BOUND) for spec in long)
     minutes = (PARTS["cost"].seconds - RESERVED_SECONDS) / 60
-    presets = Plan(
-        long=long,
-        short=(),
-        others=(),
-        repeats=2,
-        pairs=10,
-        other_pairs=4,
-        short_pairs=10,
-        steps=5,
-        short_steps=50,
-        periods=1,
-        minutes=0.45 * minutes,
-    )
-    short_steps = replace(presets, long=(), short=short, minutes=0.1 * minutes)
-    others = replace(presets, long=(), others=long[:1], steps=2, minutes=0.45 * minutes)
-    for plan in (presets, short_steps, others):
-        tiny = replace(plan, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=2) if cpu else plan
-        results = measure(tiny, ["ammeter", "nothing"] if cpu else [""], Console(quiet=True))
-        for section in results.sections:
-            print(f"### {section.title}\n", *markdown_table(report.details(section)), "", sep="\n")
-        print(*(f"- {remark}" for remark in report.remarks(results)), "", sep="\n", flush=True)
+    long = _long(cpu)
+    short = tuple(replace(spec, shape=TINY if cpu else HOST_BOUND) for spec in long)
+    _measure(replace(PRESETS, long=long, minutes=0.45 * minutes), cpu=cpu)
+    _measure(replace(PRESETS, short=short, minutes=0.15 * minutes), cpu=cpu)
+    _measure(replace(PRESETS, others=long[:1], steps=2, minutes=0.4 * minutes), cpu=cpu)
     return 0
+
+
+def _compiled(cpu: bool) -> int:
+    minutes = (PARTS["compiled"].seconds - RESERVED_SECONDS) / 60
+    for spec in _long(cpu)[: 1 if cpu else None]:
+        _measure(replace(PRESETS, long=(replace(spec, compiled=True),), repeats=1, minutes=minutes / 2), cpu=cpu)
+    return 0
+
+
+PRESETS = Plan(
+    long=(),
+    short=(),
+    others=(),
+    repeats=2,
+    pairs=10,
+    other_pairs=4,
+    short_pairs=10,
+    steps=5,
+    short_steps=50,
+    periods=1,
+)
+
+
+def _long(cpu: bool) -> tuple[TrainingSpec, ...]:
+    device, shape, batch = ("cpu", TINY, 2) if cpu else ("cuda", GPT_2_SMALL, 8)
+    return tuple(TrainingSpec(precision, shape, batch, device) for precision in ("bf16", "fp16"))
+
+
+def _measure(plan: Plan, *, cpu: bool) -> None:
+    tiny = replace(plan, pairs=3, other_pairs=3, short_pairs=3, steps=2, short_steps=2) if cpu else plan
+    results = measure(tiny, ["ammeter", "nothing"] if cpu else [""], Console(quiet=True))
+    for section in results.sections:
+        print(f"### {section.title}\n", *markdown_table(report.details(section)), "", sep="\n")
+    print(*(f"- {remark}" for remark in report.remarks(results)), "", sep="\n", flush=True)
 
 
 def _kernel(cpu: bool) -> int:

@@ -24,6 +24,7 @@ class TrainingSpec:
     Attributes:
         precision: A key of DTYPES.
         threads: CPU threads; 0 for torch's default.
+        compiled: Whether torch.compile compiles the model.
     """
 
     precision: str
@@ -31,11 +32,12 @@ class TrainingSpec:
     batch: int = 8
     device: str = "cpu"
     threads: int = 0
+    compiled: bool = False
 
     def __str__(self) -> str:
         with torch.device("meta"):
             size = GPT(self.shape).size()
-        return f"{self.precision}, {size:,} weights"
+        return f"{self.precision}, {size:,} weights{', compiled' if self.compiled else ''}"
 
 
 LONG_STEPS = (
@@ -61,6 +63,7 @@ class Training:
         self.spec = spec
         self.peer: Peer | None = None
         self.model = GPT(spec.shape).to(spec.device)
+        self._called = torch.compile(self.model) if spec.compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.scaler = torch.amp.GradScaler(spec.device) if spec.precision == "fp16" else None
         size = (DISTINCT_BATCHES, spec.batch, spec.shape.context + 1)
@@ -72,7 +75,7 @@ class Training:
         batch = self._data[self._steps_done % DISTINCT_BATCHES]
         self._steps_done += 1
         with torch.autocast(spec.device, DTYPES[spec.precision], enabled=spec.precision != "fp32"):
-            loss = self.model(batch[:, :-1], batch[:, 1:])
+            loss = self._called(batch[:, :-1], batch[:, 1:])
         (scaler.scale(loss) if scaler else loss).backward()
         if scaler:
             scaler.unscale_(self.optimizer)

@@ -81,3 +81,53 @@ def test_no_callback_of_ours_waits_for_the_device(
     assert [] == strict.waited
     assert strict.called > 5 * program.steps
     assert [] == [event.data for event in events(stream(left.run, tmp_path)[1], "probe.failed")]
+
+
+WAITS = (
+    "cudaDeviceSynchronize",
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+    "cudaMemcpy",
+    "cudaFree",
+    "cudaMalloc",
+)
+"""Calls of the CUDA runtime that wait for the device."""
+
+
+def waits(program: Program, folder: Path | None) -> dict[str, int]:
+    """How often a training calls what waits for the device, as CUPTI counts it, before its run is closed."""
+    profiler = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    )
+
+    def see(step: int, model: torch.nn.Module) -> None:
+        if step == 10:
+            profiler.start()
+
+    train(program, "cuda", folder, see=see, ends=profiler.stop)
+    counted = {event.key: event.count for event in profiler.key_averages()}
+    if not any(key.startswith("cudaLaunch") for key in counted):
+        pytest.skip("CUPTI records no calls of the CUDA runtime here")
+    return {name: counted.get(name, 0) for name in WAITS}
+
+
+@pytest.mark.parametrize("program", [Program(clip=True), Program("bf16", clip=True)], ids=["fp16", "bf16"])
+def test_cupti_counts_no_more_waiting_than_without_us(cuda: str, program: Program, tmp_path: Path) -> None:
+    waits(program, None)  # the first one allocates
+    bare = waits(program, None)
+    assert bare == waits(program, tmp_path)
+
+
+def test_the_device_holds_little_more_than_without_us(cuda: str, tmp_path: Path) -> None:
+    def peak(folder: Path | None) -> int:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        train(Program(clip=True), "cuda", folder)
+        return torch.cuda.max_memory_allocated() - before
+
+    assert peak(tmp_path) <= peak(None) + MAX_ADDED_BYTES
+
+
+MAX_ADDED_BYTES = 32 * 2**20
+"""What ammeter.tensors.cuda.Device holds at most."""

@@ -28,7 +28,7 @@ def test_the_parts_of_the_gpu_script_write_one_result(
     out = tmp_path / "gpu.md"
     assert 0 == gpu.main(["--cpu", "--only", "cost,kernel", "--out", str(out)]), capsys.readouterr().out
     text = out.read_text()
-    assert ["cost", "kernel"] == [name for name, part in gpu.PARTS.items() if f"## {part.title}\n" in text]
+    assert ["kernel", "cost"] == [name for name, part in gpu.PARTS.items() if f"## {part.title}\n" in text]
     assert {"ammeter", "ammeter, preset full", "module hooks that do nothing", "ammeter, norms"} <= set(
         re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
     )

@@ -21,13 +21,17 @@ class Strict:
         self.waited: list[str] = []
         self.called = 0
         self.training = True
-        original, strict = Session.guard, self
+        guard, light_guard, strict = Session.guard, Session.light_guard, self
 
-        def guard(session: Session, name: str) -> Any:
-            safe = original(session, name)
+        def strict_guard(session: Session, name: str, *, any_thread: bool = True) -> Any:
+            safe = guard(session, name, any_thread=any_thread)
             return lambda call: safe(strict.checked(name, call))
 
-        monkeypatch.setattr(Session, "guard", guard)
+        def strict_light_guard(session: Session, name: str, call: Any, *, any_thread: bool = False) -> Any:
+            return light_guard(session, name, strict.checked(name, call), any_thread=any_thread)
+
+        monkeypatch.setattr(Session, "guard", strict_guard)
+        monkeypatch.setattr(Session, "light_guard", strict_light_guard)
 
     def checked(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
         def checked(*args: Any) -> None:

@@ -59,7 +59,7 @@ PARTS = {
     "kernel": Part("What does reading all gradients cost?", 60),
     "tests": Part("Is watched training the same?", 150),
     "cost": Part("What does a step cost?", 150),
-    "compiled": Part("What does a step of a compiled model cost?", 110),
+    "compiled": Part("What does a step of a compiled model cost?", 100),
 }
 RESERVED_SECONDS = 25
 """Time that a part reserves for work that it cannot interrupt."""
@@ -141,7 +141,17 @@ def run_part(name: str, *, cpu: bool) -> int:
 def _tests(cpu: bool) -> int:
     print("```", flush=True)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "GPU_TESTS_ON": "cpu" if cpu else "cuda"}
-    command = [sys.executable, "-m", "pytest", "tests/gpu", "-vv", "--tb=short", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/gpu",
+        "-vv",
+        "--tb=short",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+    ]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     print("```")
     return code
@@ -151,17 +161,17 @@ def _cost(cpu: bool) -> int:
     """Prints each result at once: presets, short steps, then the other peers, which may take long."""
     minutes = (PARTS["cost"].seconds - RESERVED_SECONDS) / 60
     long = _long(cpu)
-    short = tuple(replace(spec, shape=TINY if cpu else HOST_BOUND) for spec in long)
-    _measure(replace(PRESETS, long=long, minutes=0.45 * minutes), cpu=cpu)
-    _measure(replace(PRESETS, short=short, minutes=0.15 * minutes), cpu=cpu)
-    _measure(replace(PRESETS, others=long[:1], steps=2, minutes=0.4 * minutes), cpu=cpu)
+    short = (replace(long[-1], shape=TINY if cpu else HOST_BOUND),)
+    _measure(replace(PRESETS, long=long, minutes=0.6 * minutes), cpu=cpu)
+    _measure(replace(PRESETS, short=short, minutes=0.25 * minutes), cpu=cpu)
+    _measure(replace(PRESETS, others=long[:1], steps=2, minutes=0.15 * minutes), cpu=cpu)
     return 0
 
 
 def _compiled(cpu: bool) -> int:
     minutes = (PARTS["compiled"].seconds - RESERVED_SECONDS) / 60
-    for spec in _long(cpu)[: 1 if cpu else None]:
-        _measure(replace(PRESETS, long=(replace(spec, compiled=True),), repeats=1, minutes=minutes / 2), cpu=cpu)
+    compiled = replace(_long(cpu)[0], compiled=True)
+    _measure(replace(PRESETS, long=(compiled,), minutes=minutes), cpu=cpu)
     return 0
 
 
@@ -169,14 +179,15 @@ PRESETS = Plan(
     long=(),
     short=(),
     others=(),
-    repeats=2,
-    pairs=10,
-    other_pairs=4,
-    short_pairs=10,
-    steps=5,
-    short_steps=50,
+    repeats=1,
+    pairs=6,
+    other_pairs=3,
+    short_pairs=6,
+    steps=20,
+    short_steps=100,
     periods=1,
 )
+"""A young run reads more than a settled one; blocks of 20 steps let a preset train for 160 steps."""
 
 
 def _long(cpu: bool) -> tuple[TrainingSpec, ...]:

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from ammeter.tensors.cuda import KINDS, Device, rows
+from ammeter.tensors.cuda import KINDS, NORM_ERROR, Device, rows
 from bench.stats.timing import REPEATS, Timing, dtype_name, gradients
 
 
@@ -77,7 +77,7 @@ def check() -> list[str]:
         found, expected = read.cpu().numpy(), rows(tensors).cpu().numpy()
         if not (
             np.array_equal(found[:, 1:], expected[:, 1:])
-            and np.allclose(found[:, 0], expected[:, 0], rtol=1e-12, atol=0, equal_nan=True)
+            and np.allclose(found[:, 0], expected[:, 0], rtol=NORM_ERROR, atol=0, equal_nan=True)
         ):
             errors.append(f"{dtype}: the kernels and torch's operators differ by {np.abs(found - expected).max(0)}")
     return errors

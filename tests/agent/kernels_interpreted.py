@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from ammeter.tensors.cuda import Device
 from tests.agent.stats_reference import (
     FLOATS,
     HOSTILE,
-    assert_same,
     hostile,
     random_bits,
     reference,
     spectrum_reference,
 )
+from tests.agent.stats_reference import assert_same as assert_same_within
+
+assert_same = partial(assert_same_within, rel=cuda.NORM_ERROR)
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy runs the kernels here, and warns of NaN
 
@@ -112,7 +115,7 @@ def test_memory_is_allocated_when_the_looks_change_and_not_in_each_step(reader: 
 def test_an_address_that_changes_is_followed_in_the_same_memory(reader: Device) -> None:
     kept = [torch.full((10,), float(at)) for at in range(5)]
     assert [at * np.sqrt(10) for at in range(5)] == pytest.approx(
-        [float(reader.read([tensor])[0, NORM]) for tensor in kept], rel=1e-12
+        [float(reader.read([tensor])[0, NORM]) for tensor in kept], rel=cuda.NORM_ERROR
     )
 
 

@@ -32,6 +32,12 @@ NORMAL_HALF = tl.constexpr(0x38800000)
 GRID_LIMIT = tl.constexpr(0x3E000000)
 """Bits of infinity, 2^-14 and 2^-3 as float32; non-negative numbers sort as their bits do."""
 
+LARGE, SMALL = tl.constexpr(0x5D800000), tl.constexpr(0x2B800000)
+"""Bits of 2^60 and 2^-40 as float32.
+
+If the largest magnitude is between them, no square overflows float32, and those that vanish do not change the norm.
+"""
+
 _LOWEST, _HIGHEST, _ZERO, _NONFINITE = map(tl.constexpr, (LOWEST, HIGHEST, ZERO, NONFINITE))
 _NORM, _ABSMAX, _COLUMNS = map(tl.constexpr, (NORM, ABSMAX, COLUMNS))
 
@@ -45,18 +51,20 @@ def _magnitude(elements):
 
 
 @triton.jit
-def _added(bits, squares, top, few, fine):
+def _added(bits, squares, top, few, fine, on_grid: tl.constexpr):
     """Returns the sums with one more block; each row of it stays in one thread.
 
-    few and fine each contain two counts of 16 bits.
+    few and fine each contain two counts of 16 bits. on_grid: every element is a multiple of 2^-24, as in float16.
     """
     value = bits.to(tl.float32, bitcast=True)
-    wide = value.to(tl.float64)
-    small = bits < GRID_LIMIT
-    rounded = ((value + 0.75) - 0.75).to(tl.int32, bitcast=True)  # the last place of such a sum is 2^-24
+    small = (bits < GRID_LIMIT).to(tl.int32)
     few += tl.sum((bits == 0).to(tl.int32) + ((bits < NORMAL_HALF).to(tl.int32) << 16), 1)
-    fine += tl.sum(small.to(tl.int32) + ((small & (rounded == bits)).to(tl.int32) << 16), 1)
-    return squares + tl.sum(wide * wide, 1), tl.maximum(top, tl.max(bits, 1)), few, fine
+    if on_grid:
+        fine += tl.sum(small, 1) * 0x10001
+    else:
+        rounded = ((value + 0.75) - 0.75).to(tl.int32, bitcast=True)  # the last place of such a sum is 2^-24
+        fine += tl.sum(small + ((small & (rounded == bits).to(tl.int32)) << 16), 1)
+    return squares + tl.sum(value * value, 1).to(tl.float64), tl.maximum(top, tl.max(bits, 1)), few, fine
 
 
 @triton.jit
@@ -100,27 +108,36 @@ def read_chunks(
     few = tl.zeros([rows], tl.int32)
     fine = tl.zeros([rows], tl.int32)
     bins = tl.zeros([BINS], tl.int32)
+    on_grid: tl.constexpr = dtype == tl.float16
     full_blocks = length // BLOCK
     for block in range(full_blocks):
         bits = _magnitude(tl.load(place + block * BLOCK + lanes))
-        squares, top, few, fine = _added(bits, squares, top, few, fine)
+        squares, top, few, fine = _added(bits, squares, top, few, fine, on_grid)
         if spectrum:
             bins += _binned(bits, lanes >= 0)
-    in_tensor = full_blocks * BLOCK + lanes < length
-    bits = _magnitude(tl.load(place + full_blocks * BLOCK + lanes, mask=in_tensor, other=0))
-    squares, top, few, fine = _added(bits, squares, top, few, fine)
+    if full_blocks * BLOCK < length:
+        in_tensor = full_blocks * BLOCK + lanes < length
+        bits = _magnitude(tl.load(place + full_blocks * BLOCK + lanes, mask=in_tensor, other=0))
+        squares, top, few, fine = _added(bits, squares, top, few, fine, on_grid)
+        beyond = tl.sum(1 - in_tensor.to(tl.int32), 1) * 0x10001  # these lanes were counted as zeros
+        few -= beyond
+        fine -= beyond
+        if spectrum:
+            bins += _binned(bits, in_tensor)
     if spectrum:
-        bins += _binned(bits, in_tensor)
         tl.atomic_add(histogram + tl.arange(0, BINS), bins.to(tl.int64))
 
     highest = tl.max(top)
     nans, infs = highest * 0, highest * 0
-    if highest >= INFINITE:  # rare: reads again, because counting always would slow every program
+    if (highest >= LARGE) | ((highest < SMALL) & (highest > 0)):  # rare: reads again with what would slow every program
+        squares = tl.zeros([rows], tl.float64)
         strange = tl.zeros([rows], tl.int32)
         top = tl.zeros([rows], tl.int32)
         for block in range(full_blocks + 1):
             in_tensor = block * BLOCK + lanes < length
             bits = _magnitude(tl.load(place + block * BLOCK + lanes, mask=in_tensor, other=0))
+            wide = bits.to(tl.float32, bitcast=True).to(tl.float64)
+            squares += tl.sum(wide * wide, 1)
             strange += tl.sum((bits > INFINITE).to(tl.int32) + ((bits == INFINITE).to(tl.int32) << 16), 1)
             top = tl.maximum(top, tl.max(tl.where(bits < INFINITE, bits, 0), 1))
         highest = tl.max(top)
@@ -133,7 +150,7 @@ def read_chunks(
     tl.store(row + 1, highest.to(tl.float32, bitcast=True).to(tl.float64))
     tl.store(row + 2, nans.to(tl.float64))
     tl.store(row + 3, infs.to(tl.float64))
-    tl.store(row + 4, (zeros - (full_blocks + 1) * BLOCK + length).to(tl.float64))  # lanes beyond the end are zeros
+    tl.store(row + 4, zeros.to(tl.float64))
     tl.store(row + 5, (tl.sum(few >> 16) - zeros).to(tl.float64))
     tl.store(row + 6, (tl.sum(fine & 0xFFFF) - zeros).to(tl.float64))
     tl.store(row + 7, (tl.sum(fine >> 16) - zeros).to(tl.float64))

@@ -19,6 +19,7 @@ from ammeter.probes.kernels.recomputation import Recomputation
 from ammeter.probes.learning_rates import LearningRates
 from ammeter.probes.loss import Loss
 from ammeter.probes.origin.probe import Origin
+from ammeter.probes.own_scaling.hand_updates import HandUpdates
 from ammeter.probes.own_scaling.probe import OwnScaling
 from ammeter.probes.preparation import Preparation
 from ammeter.probes.reduction import Reduction
@@ -54,6 +55,7 @@ ALL = ProbeKinds(
     signals=(
         Preparation,
         OwnScaling,
+        HandUpdates,
         Loss,
         Autocast,
         Usage,

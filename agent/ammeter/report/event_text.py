@@ -80,6 +80,9 @@ def _not_unscaled(data: Data) -> str:
         return f"{name} steps again on gradients that scaler.step() has already used: remove this step()"
     if data.get("raises"):
         return f"{name} steps without the scaler, which then has nothing to check: call scaler.step(optimizer)"
+    if data.get("by_hand"):
+        scale = wording.scale(data["scale"])
+        return f"the weights of {name} are updated with gradients that are still multiplied by {scale}"
     by, remedy = ("the program's own scale of ", "divide them by it") if data.get("own") else ("", _BY_SCALER)
     past = "" if data.get("own") else " without the scaler"
     return f"{name} steps{past} on gradients that are still multiplied by {by}{wording.scale(data['scale'])}: {remedy}"

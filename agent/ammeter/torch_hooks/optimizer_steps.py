@@ -61,6 +61,15 @@ def is_replayed() -> bool:
     return _BEFORE.is_replaying
 
 
+def may_be_by_hand(optimizer: Any) -> bool:
+    """Whether the program may have updated the weights itself in the step of the present callbacks.
+
+    The step had no hook, and the optimizer has no state: that its weights have changed is all that shows it. The
+    program may have divided each gradient by the loss scale as it used it.
+    """
+    return _BEFORE.is_replaying and not any(getattr(optimizer, "state", {}).values())
+
+
 class _Steps(HookPoint):
     """One global torch hook for all subscribers to optimizers' step()."""
 

@@ -92,6 +92,12 @@ def test_an_event_says_what_happened_and_what_to_do(name: str) -> None:
     assert words in (sentence(Event(name, 3, 0, data)) or "")
 
 
+def test_an_update_by_the_program_itself_is_no_step_of_the_optimizer() -> None:
+    data = {"optimizer": "SGD", "scale": 8.0, "by_hand": True, "factor": 0.1}
+    told = sentence(Event("usage.gradients_not_unscaled", 3, 0, data))
+    assert "the weights of SGD are updated with gradients that are still multiplied by 8 (2^3)" == told
+
+
 def test_every_mistake_that_is_documented_has_words() -> None:
     mistakes = {name for name in DOCUMENTED if name.startswith("usage.")} - {"usage.clip_before_unscale"}
     assert mistakes

@@ -20,6 +20,7 @@ from ammeter.probes.call_order.sampled_elements import (
     without_clips,
 )
 from ammeter.probes.call_order.usage_events import UsageEvents, is_check_due, name_of, scale_of
+from ammeter.probes.own_scaling.hand_updates import update_of
 from ammeter.recording.loss_shares import own_scale
 from ammeter.tensors.async_copy import Transfer
 from ammeter.torch_hooks import call_site, loss_graph, optimizer_steps
@@ -140,8 +141,11 @@ class GradientChecks:
 
         A division through .data changes no version.
         """
-        scaler, is_replayed = self._scaler_of(account), optimizer_steps.is_replayed()
-        if unscales(scaler, account.optimizer()) or (is_replayed and _has_no_moments(account)):
+        scaler, optimizer = self._scaler_of(account), account.optimizer()
+        if unscales(scaler, optimizer):
+            return
+        if optimizer_steps.may_be_by_hand(optimizer):
+            self._not_unscaled_by_hand(account, scaler)
             return
         event, confirm = "usage.gradients_not_unscaled", None
         if self._events.was_emitted(event):
@@ -152,9 +156,24 @@ class GradientChecks:
             confirm = partial(_keeps_scale, found)
         elif account.is_sampled and account.samples_taken >= MAX_SAMPLES:
             return
-        data: dict[str, Any] = {"by_state": True} if is_replayed else {}
-        data |= {"optimizer": name_of(account.optimizer()), "scale": scale_of(scaler)}
+        data: dict[str, Any] = {"by_state": True} if optimizer_steps.is_replayed() else {}
+        data |= {"optimizer": name_of(optimizer), "scale": scale_of(scaler)}
         self._events.emit_once(event, confirm=confirm, **data)
+
+    def _not_unscaled_by_hand(self, account: OptimizerGradients, scaler: Any) -> None:
+        """Reports an update by the program itself that multiplies scaled gradients by the optimizer's learning rate."""
+        update = update_of(self._session.row, account.optimizer())
+        if update is None or account.clips is not None:
+            return
+        self._events.emit_once(
+            "usage.gradients_not_unscaled",
+            confirm=lambda data: bool(data["scale"] and data["scale"] >= MIN_SCALE and update.is_at_rate()),
+            optimizer=name_of(account.optimizer()),
+            backward=call_site.line_at(update.was.place),
+            scale=scale_of(scaler),
+            by_hand=True,
+            factor=update.rate,
+        )
 
     def note_past_scaler(self, account: OptimizerGradients) -> None:
         """Notes a step without a scaler on changed gradients: the program may have unscaled them itself.
@@ -265,12 +284,3 @@ def _received(account: OptimizerGradients) -> torch.Tensor | None:
 
 def _keeps_scale(found: Transfer, data: dict[str, Any]) -> bool:
     return keeps_scale(found.number(), data["scale"])
-
-
-def _has_no_moments(account: OptimizerGradients) -> bool:
-    """Whether an optimizer has no state yet.
-
-    If its weights change, it need not be the optimizer that changes them: the program may update them itself, and
-    divide each gradient by the scale as it uses it.
-    """
-    return not any(getattr(account.optimizer(), "state", {}).values())

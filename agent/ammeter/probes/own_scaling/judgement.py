@@ -136,7 +136,7 @@ class Judgement:
         usual = max((scale for scale in _candidates(last) if _is_usual(scale)), default=0.0)
         may_hide = self._may_hide(last, divisor)
         is_not_scaled = last.is_plain and not (may_hide or _candidates(last) or divisor in (0, len(use.passes)))
-        is_scale = usual > 0 and not self._graph.counts(usual)
+        is_scale = usual > 0 and not use.by_hand and not self._graph.counts(usual)
         is_not_divided = is_scale and is_equal(use.found, 1.0, 1.0) and _uses_gradients(optimizer, usual, use.rate)
         if not self._graph.is_float16 or not (is_not_scaled or is_not_divided):
             self._constant = self._constant if may_hide else 0
@@ -163,7 +163,7 @@ class Judgement:
             return "usage.mixed_scale", late[0].place, {"own": True, "after": "unscale_", **_call(late[0])}
         if raw and is_divided:
             return "usage.loss_not_scaled", raw[0].place, {"own": True, "scaled_too": bool(scaled), **_call(raw[0])}
-        if scaled and not raw and not is_divided and not is_early:
+        if scaled and not raw and not is_divided and not is_early and not use.by_hand:
             return "usage.gradients_not_unscaled", use.place, {"own": True}
         clip = use.clip
         if clip is not None and clip.limit < scale and is_divided and typical(clip.before) > limit:

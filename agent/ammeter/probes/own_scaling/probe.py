@@ -264,7 +264,8 @@ class OwnScaling:
         if step is None or optimizer not in self._session.watched.optimizers:
             return
         if closure_in(args, kwargs) is None:
-            self._sampling.read(row, step, optimizer, STEP, 0, call_site.place())
+            by_hand = float(optimizer_steps.may_be_by_hand(optimizer))
+            self._sampling.read(row, step, optimizer, STEP, by_hand, call_site.place())
             weights = None if self._own.value or not self._sampling.is_on_host else self._samples.weights(optimizer)
             if weights is not None:
                 step.weights[id(optimizer)] = weights, None

@@ -52,6 +52,25 @@ class Samples:
         weights = [parameter for ref in self._chosen.get(optimizer, ()) if (parameter := ref()) is not None]
         return unseen(lambda: _sampled(weights), weights) if weights else None
 
+    def read_one(self, optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> tuple[int, Sample] | None:
+        """Returns where a gradient's elements begin in the sample, and the elements; None for one that is not sampled.
+
+        Args:
+            tensor: the gradient, or a view of it such as `.data`.
+        """
+        first, grads = 0, self._gradients(optimizer, _held)
+        for grad in grads:
+            if unseen(lambda: grad.data_ptr() == tensor.data_ptr(), (grad, tensor)):  # noqa: B023 - called at once
+                return first, unseen(lambda: _sampled([grad]), (grad,))  # noqa: B023 - called at once
+            first += min(grad.numel(), MAX_ELEMENTS)
+        return None
+
+    def are_hooked(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the program has hooks on a parameter whose gradient is sampled; they may change it in backward()."""
+        hooked = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        chosen = [parameter for ref in self._chosen.get(optimizer, ()) if (parameter := ref()) is not None]
+        return any(bool(getattr(parameter, name, None)) for parameter in chosen for name in hooked)
+
     def state(self, optimizer: torch.optim.Optimizer) -> tuple[int, ...]:
         """Returns identity and version of the sampled gradients."""
         return tuple(number for grad in self._gradients(optimizer, _held) for number in (id(grad), version(grad)))

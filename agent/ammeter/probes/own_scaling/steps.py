@@ -46,7 +46,10 @@ class Pass:
 
 
 class Point(NamedTuple):
-    """Sampled gradients, None for a missing one. number: the pass of BACKWARD, or the limit of a clip."""
+    """Sampled gradients, None for a missing one.
+
+    number: the pass of BACKWARD, the limit of a clip, or 1 for a STEP that may be the program's own update.
+    """
 
     kind: str
     sample: Sample | None
@@ -137,6 +140,7 @@ class Use:
         found: ratios from the last backward() to step(), without torch's clips.
         clip: the last of torch's clips.
         produced, received: the samples after the last backward() and before step().
+        by_hand: whether the program may have updated the weights itself, and divided the gradients as it used them.
         rate: ratio of the change of the weights to the gradients, 0 if unknown.
     """
 
@@ -148,6 +152,7 @@ class Use:
     produced: Sample
     received: Sample
     place: call_site.Place
+    by_hand: bool = False
     rate: float = 0.0
 
     @property
@@ -186,4 +191,4 @@ def _use(passes: list[Pass], points: list[Point]) -> Use | None:
         last = sample
     if not used or produced is None or last is None or found is None or typical(found) != typical(found):
         return None
-    return Use(used, divided, early, found, clip, produced, last, points[-1].place)
+    return Use(used, divided, early, found, clip, produced, last, points[-1].place, points[-1].number > 0)

@@ -18,6 +18,7 @@ def _conclude(state: SingleEventState) -> Finding:
     scale = None if data.get("scale") is None else float(data["scale"])
     words = _words(data, call, "the loss scale" if scale is None else f"the scale of {wording.scale(scale)}")
     evidence = {"optimizer": data.get("optimizer"), "scale": scale}
+    evidence |= {name: data[name] for name in ("again", "factor", "usual") if data.get(name)}
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
@@ -25,7 +26,7 @@ def _conclude(state: SingleEventState) -> Finding:
         cause=words.cause,
         fix=words.fix or _fix(data, call, wording.earlier(state.opened.first)),
         caller=data.get("caller") or None,
-        evidence=evidence | ({"again": data["again"]} if data.get("again") else {}),
+        evidence=evidence,
         **lifecycle_fields(state.opened),
     )
 
@@ -33,11 +34,15 @@ def _conclude(state: SingleEventState) -> Finding:
 def _title(data: dict[str, Any]) -> str:
     if data.get("again"):
         return "The optimizer steps again after the scaler"
+    if data.get("by_hand"):
+        return "Weights are updated with scaled gradients"
     return "The optimizer steps past the scaler" if data.get("raises") else "The optimizer steps on scaled gradients"
 
 
 def _words(data: dict[str, Any], call: str, times: str) -> own_scaling.Text:
     """Cause, and fix if it is not the usual one."""
+    if data.get("by_hand"):
+        return own_scaling.weights_updated(data)
     if data.get("own"):
         return own_scaling.gradients_not_unscaled(data)
     if data.get("again"):

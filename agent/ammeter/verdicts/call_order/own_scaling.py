@@ -31,6 +31,24 @@ def gradients_not_unscaled(data: dict[str, Any]) -> Text:
     )
 
 
+def weights_updated(data: dict[str, Any]) -> Text:
+    """Returns the text on weights that changed without a step() that the agent can observe."""
+    scale, name = _scale(data), data.get("optimizer")
+    at = f" at {data['backward']}" if data.get("backward") else ""
+    usual = (
+        f"; in the steps before, by {data['usual']:.3g} times, which is that number divided by the scale."
+        if data.get("usual")
+        else ", which is the learning rate of the optimizer, not divided by the scale."
+    )
+    divide = "Divide the gradients by the scale" if data.get("own") else f"Call scaler.unscale_() for {name}"
+    return Text(
+        f"The weights of {name} were updated with gradients that are still multiplied by the loss scale of {scale}."
+        f" They changed by {data['factor']:.3g} times the gradients that backward(){at} had left{usual}",
+        f"{divide} before each update of the weights, on every path through the training loop, and make no update if"
+        " they contain NaN or Inf. Look for code that changes weights without a step() of the optimizer.",
+    )
+
+
 def mixed_scale(data: dict[str, Any]) -> Text:
     scale = data.get("scale")
     share = f" In the sum the divided gradients count 1 part in {scale:g}." if scale else ""

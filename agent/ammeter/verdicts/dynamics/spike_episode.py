@@ -29,6 +29,10 @@ ENORMOUS_RATIO_WITH_LOSS, MIN_LOSS_RATIO = 300.0, 10.0
 """The ratio to the median that suffices if the loss of the step is ten times as high as before: a weight of the sample
 multiplies both alike."""
 
+MIN_RECORD_LOSS_RATIO = 100.0
+"""The ratio to the largest of the last sixteen losses from which the deviations of the norm no longer count: they are
+wide in the first steps of a run, in which norms rise or fall, and the loss is a second witness of the same step."""
+
 MAX_ENORMOUS_SPREAD, MIN_TAIL_RATIO = 0.5, 3.0
 """Deviation of the norms' logarithms above which no single reading is beyond the noise, and ratio of its distance from
 the median to that of the largest norm so far: in the noise of heavy tails, records exceed each other by less."""
@@ -112,7 +116,7 @@ def begin_episode(state: State, rows: View, at: int, log: float) -> State:
     """Starts an episode at the first reading that is far from the level."""
     up, clip, step = log > state.high, float(rows.scalar("clip_max")[at]), int(rows.steps[at])
     loss, loss_before = float(rows.loss()[at]), median_loss(state.losses)
-    enormous = is_enormous(state.level, log, loss, loss_before)
+    enormous = is_enormous(state, log, loss, loss_before)
     return replace(
         state,
         opened=state.opened.at(step, step) if enormous else state.opened,
@@ -148,7 +152,7 @@ def continue_episode(state: State, rows: View, at: int, log: float) -> State:
     if far and state.up and math.exp(log) > state.norm:
         state = replace(state, norm=math.exp(log), tensor=_largest(rows, at))
     if not state.opened.active:
-        state = replace(state, enormous=is_enormous(state.level, log, loss, state.loss_before))
+        state = replace(state, enormous=is_enormous(state, log, loss, state.loss_before))
         return _decided(state, step)
     if state.calm >= CALM_READINGS:
         return _over(state)
@@ -189,8 +193,9 @@ def _over(state: State) -> State:
     return replace(state, since=0, far=0, calm=0, opened=state.opened.over())
 
 
-def is_enormous(level: NormBaseline, log: float, loss: float, loss_before: float) -> bool:
+def is_enormous(state: State, log: float, loss: float, loss_before: float) -> bool:
     """Whether a single norm is beyond everything that noise and rare samples cause."""
+    level = state.level
     if level.spread > MAX_ENORMOUS_SPREAD or log < math.log(MIN_ENORMOUS_NORM):
         return False
     highest = max(level.highs)
@@ -198,7 +203,9 @@ def is_enormous(level: NormBaseline, log: float, loss: float, loss_before: float
         return False
     jumps = loss >= MIN_LOSS_RATIO * max(abs(loss_before), UNIT_LOSS)
     ratio = ENORMOUS_RATIO_WITH_LOSS if jumps else ENORMOUS_RATIO
-    return log >= level.middle + max(math.log(ratio), ENORMOUS_DEVIATIONS * level.spread)
+    record = MIN_RECORD_LOSS_RATIO * max(_largest_loss(state.losses), UNIT_LOSS)
+    deviations = 0.0 if record <= loss < math.inf else ENORMOUS_DEVIATIONS
+    return log >= level.middle + max(math.log(ratio), deviations * level.spread)
 
 
 def log_of(norms: Floats) -> Floats:
@@ -229,6 +236,12 @@ def median_loss(losses: bytes) -> float:
 def _highest(losses: bytes) -> float:
     finite = _finite(losses)
     return float(finite.max()) if finite.size else math.inf
+
+
+def _largest_loss(losses: bytes) -> float:
+    """Returns the largest |loss| of the finite losses, inf if there is none."""
+    finite = _finite(losses)
+    return float(np.abs(finite).max()) if finite.size else math.inf
 
 
 def _finite(losses: bytes) -> Floats:

@@ -119,6 +119,11 @@ def test_an_overflow_is_finite_in_float64_and_too_large(case: str) -> None:
     assert (tried.absmax or 0) > 65504
 
 
+def test_a_sum_of_gradients_that_exceeds_float32_is_no_fault_of_the_kernel() -> None:
+    signs = torch.tensor([[3e38], [3e38], [-3e38], [-3e38]])
+    assert ("MmBackward0", None) == first_bad((torch.ones(4, 8) @ (leaf(8, 3) * 0.0) * signs).sum())
+
+
 @pytest.mark.parametrize("case", UNDEFINED)
 def test_an_undefined_derivative_is_not_finite_in_float64_either(case: str) -> None:
     kind, make = UNDEFINED[case]

@@ -182,6 +182,21 @@ def test_a_norm_of_a_constant_row_with_an_eps_of_zero_is_no_fault_of_the_kernel(
     assert found(functional.layer_norm(flat, (8,), eps=0.0).square().mean()).get("trial") is None
 
 
+HUGE: dict[str, Loss] = {
+    "a cross entropy": lambda: functional.cross_entropy(
+        leaf(16, 8) * 1e-3 + torch.tensor([1e38, *[0.0] * 7]), torch.arange(16) % 7 + 1
+    ),
+    "a mean of squares": lambda: functional.mse_loss(leaf(64, 8) * 1e-3 + 3e18, torch.zeros(64, 8)),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_a_sum_inside_of_a_kernel_that_exceeds_float32_is_no_fault_of_the_kernel(case: str) -> None:
+    origin = found(HUGE[case]())
+    assert origin["absmax"] < torch.finfo(torch.float32).max
+    assert origin.get("trial") != trial.KERNEL
+
+
 def test_attention_with_dropout_does_not_run_again() -> None:
     with planted_kernels.planted("_scaled_dot_product_flash_attention_for_cpu", planted_kernels.attention):
         loss = attention().mean()

@@ -17,7 +17,6 @@ from ammeter.probes.origin.floats import Numbers, measured
 from ammeter.probes.origin.graph.trial import (
     DIFFERS,
     KERNEL,
-    KERNEL_MARGIN,
     MAX_ELEMENTS,
     RANGE,
     ROUNDED,
@@ -25,6 +24,7 @@ from ammeter.probes.origin.graph.trial import (
     UNSTEADY,
     Formulas,
     Trial,
+    is_near_range,
 )
 from ammeter.torch_hooks import loss_graph
 
@@ -170,7 +170,7 @@ def _of_call(node: Any, received: Gradients, made: Gradients, call: Call | None)
         return Trial(node.name(), operands, answer, exact.absmax, expression)
     if exact.absmax > largest:
         return Trial(node.name(), operands, RANGE, exact.absmax, expression)
-    if exact.absmax > KERNEL_MARGIN * largest:
+    if is_near_range(exact.absmax, largest, operands):
         return None
     return Trial(node.name(), operands, KERNEL, exact.absmax, expression)
 

@@ -79,10 +79,22 @@ def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers
     bad = [run is not None and run.bad for run in runs]
     if exact.absmax > largest:
         return Trial(node.kind, operands, RANGE, exact.absmax, expression) if all(bad) else None
-    if exact.absmax > KERNEL_MARGIN * largest or made is None:
+    if made is None or is_near_range(exact.absmax, largest, operands):
         return None
     answer = KERNEL if all(bad) else DIFFERS if any(bad) else UNSTEADY
     return Trial(node.kind, operands, answer, exact.absmax, expression)
+
+
+def is_near_range(exact: float, largest: float, operands: Mapping[str, Any]) -> bool:
+    """Whether the range of a dtype may be the reason for an Inf, although the exact result is within it.
+
+    Kernels add numbers or their squares in float32, as for a mean or a norm: such a sum may exceed it although the
+    result does not.
+    """
+    tensors = [value for value in operands.values() if isinstance(value, torch.Tensor)]
+    read = [(numbers.absmax, tensor.numel()) for tensor in tensors if (numbers := measured(tensor)) is not None]
+    sums = [max(absmax, absmax * absmax) * count for absmax, count in read]
+    return exact > KERNEL_MARGIN * largest or max(sums, default=0.0) > torch.finfo(torch.float32).max
 
 
 def _is_fit(kind: str, operands: Mapping[str, Any]) -> bool:

@@ -112,8 +112,9 @@ class Judgement:
     def _prove(self, use: Use) -> None:
         """Proves a scaler: the gradients are divided by a factor of the loss.
 
-        In float16, a usual scale is also proven by a division by no less, which a clip has made larger. A scale that
-        the graph does not show is proven by divisions by powers of two.
+        In float16, a usual scale is also proven by a division by no less, which a clip has made larger, and by a
+        program that updates the weights itself, so that a division cannot be observed. A scale that the graph does not
+        show is proven by divisions by powers of two.
         """
         last = use.passes[-1]
         candidates = _candidates(last)
@@ -122,7 +123,7 @@ class Judgement:
         divisor = _divisor(use)
         if exact:
             self._own.prove(exact)
-        elif usual and self._graph.is_float16 and use.ratio <= 4 / usual:
+        elif usual and self._graph.is_float16 and (use.ratio <= 4 / usual or use.by_hand):
             self._own.prove(usual)
         elif divisor and not candidates and self._may_hide(last, divisor) and self._graph.is_float16:
             self._constant += 1

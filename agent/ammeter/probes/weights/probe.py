@@ -202,8 +202,9 @@ def _fill(row: Row, parts: list[Part]) -> None:
 
 
 def _is_huge(columns: dict[str, Any]) -> Any:
-    """Which weights are finite although the square of their norm, or of their change, is not."""
-    return (columns["nonfinite"] == 0) & np.isinf(columns["update"] + columns["norm_before"])
+    """Which weights changed in a way that has no finite square: to NaN or Inf, or by too large a number."""
+    is_overflow = (columns["nonfinite"] == 0) & np.isinf(columns["update"] + columns["norm_before"])
+    return is_overflow | (np.isfinite(columns["norm_before"]) & ~np.isfinite(columns["update"]))
 
 
 def _was_skipped_on_device(row: Row, optimizer: int) -> bool:

@@ -29,6 +29,7 @@ from tests.agent.probes.own_scaling.hand_loops import (
     AtTheRate,
     Due,
     Growing,
+    InTheFactor,
     InTheFactorThenReset,
     Loop,
     OnTheRawLoss,
@@ -36,7 +37,7 @@ from tests.agent.probes.own_scaling.hand_loops import (
     WithHooks,
     trained,
 )
-from tests.agent.training import line_of
+from tests.agent.training import line_of, stream
 
 COURSES: dict[str, Due] = {
     "once": lambda step: step == FAULTY,
@@ -82,6 +83,15 @@ def test_a_healthy_update_of_the_programs_own_is_silent(kind: Any, own: bool, tm
     seen = trained(kind(own=own), tmp_path)
     assert [] == seen.events("usage.gradients_not_unscaled")
     assert [] == seen.events("probe.failed")
+
+
+@pytest.mark.parametrize("kind", [InTheFactor, Loop])
+def test_recorded_losses_do_not_contain_a_scale_whose_division_cannot_be_observed(kind: Any, tmp_path: Path) -> None:
+    first = trained(kind(lambda step: True, own=True), tmp_path, steps=4)
+    same = trained(Loop(), tmp_path, steps=4)
+    own, scaler = (stream(seen.run, tmp_path)[0].scalar("loss")[0] for seen in (first, same))
+    assert scaler == pytest.approx(own)
+    assert 10 > own > 0
 
 
 def test_an_update_with_the_learning_rate_needs_no_other_step_to_be_told(tmp_path: Path) -> None:

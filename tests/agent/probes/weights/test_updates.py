@@ -281,16 +281,19 @@ def test_an_optimizer_that_raises_leaves_nothing_open(tmp_path: Path) -> None:
     assert 0.0 == rows.scalar("lost_updates")[-1]
 
 
-def test_a_change_whose_square_exceeds_float32_leaves_the_ratio_of_all_weights_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gradient", "nonfinite"), [(1e25, 0), (math.inf, 8), (math.nan, 8)])
+def test_a_change_without_a_finite_square_leaves_the_ratio_of_all_weights_open(
+    gradient: float, nonfinite: int, tmp_path: Path
+) -> None:
     """The ratio of the other weights would be stated as that of all."""
     usual, huge = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
     optimizer = torch.optim.SGD([usual, huge], lr=1.0)
     run = ammeter.watch(torch.nn.ParameterList([usual, huge]), optimizer, dir=tmp_path)
     every_step(run)
     for step in range(4):
-        usual.grad, huge.grad = torch.full((8,), 1e-3), torch.full((8,), 1e25 if step == 2 else 1e-3)
+        usual.grad, huge.grad = torch.full((8,), 1e-3), torch.full((8,), gradient if step == 2 else 1e-3)
         optimizer.step()
     run.close()
     rows, _ = stream(run.id, tmp_path)
     assert [True, True, False] == measured(rows.scalar("update_ratio"))[:3].tolist()
-    assert 0 == rows.scalar("weights_nonfinite")[2]
+    assert nonfinite == rows.scalar("weights_nonfinite")[2]

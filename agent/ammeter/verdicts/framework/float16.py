@@ -22,15 +22,28 @@ ON_GRID = 0.9
 """Share of small elements that are multiples of 2^-24. Hardly any float32 number below 2^-3 is such a multiple by
 chance: a mantissa of 24 bits has 4 bits below 2^-24 at 2^-4, and 8 at 2^-8."""
 
+ON_GRID_OF_RANKS = 0.7
+"""Factor on the share that remains after an average over ranks: a sum of multiples, divided by n, is a multiple again
+in one of n cases. A share of 0.5 among a hundred elements scatters by 0.05."""
+
+MIN_ON_GRID = 1 / 16
+"""Smallest share that is no chance: so many float32 numbers between 2^-4 and 2^-3 are multiples, and fewer of smaller
+ones."""
+
 
 def is_wrong_on(device: str, capability: str) -> bool:
     """Whether a GPU computes wrong numbers in float16."""
     return capability == WRONG_CAPABILITY and re.search(WRONG_ON, device) is not None
 
 
-def on_grid(rows: View, sampled: Ints) -> Mask:
-    """Returns bool[tensors, len(sampled)]: whether a tensor's gradient was on the grid in a row."""
-    return rows.stat("grad.fp16_grid")[:, sampled] > ON_GRID
+def on_grid(rows: View, sampled: Ints, ranks: int = 1) -> Mask:
+    """Returns bool[tensors, len(sampled)]: whether a tensor's gradient was on the grid in a row.
+
+    Args:
+        ranks: Number of ranks that may have averaged their gradients since.
+    """
+    share = ON_GRID if ranks == 1 else max(ON_GRID_OF_RANKS / ranks, MIN_ON_GRID)
+    return rows.stat("grad.fp16_grid")[:, sampled] > share
 
 
 def is_half(rows: View, at: int) -> bool | None:

@@ -15,14 +15,9 @@ from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings, in_float16
-from ammeter.verdicts.loss_scale.underflow_shares import Doubles, is_structural, lost_shares
+from ammeter.verdicts.loss_scale.underflow_shares import MIN_LOST_SHARE, Doubles, is_structural, shares_of_ranks
 from ammeter.wire.columns import View, measured
-from ammeter.wire.frames import Event
-
-MIN_LOST_SHARE = 0.3
-"""Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
-GPT with a scaled-down loss: up to 22 % the validation loss stays within 0.02 of the unharmed 3.11, at 70 % it is 3.32;
-a healthy run has less than 1 %. Why small gradients matter: Micikevicius et al. 2018, Mixed Precision Training, 3.2."""
+from ammeter.wire.frames import Event, Hello
 
 MIN_READINGS = 3
 """Full readings in a row that must agree, for opening and for closing: a single one may come from an odd batch."""
@@ -62,13 +57,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     normal_scale: float = -1.0
     """Scale of the last full reading if it showed no underflow, else -1. `normal_loss` is its |loss|, NaN if unread."""
     normal_loss: float = math.nan
+    ranks: int = 1
+    averaged: bool = False
+    """Whether the last reading was of gradients that the ranks had averaged."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("autocast.entered"):
+    for part in view.parts("hello", "autocast.entered"):
         if isinstance(part, View):
             state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, ranks=part.world_size)
         elif isinstance(part, Event) and part.data.get("dtype") == "float16" and part.data.get("grad"):
             state = replace(state, half=True)
     return state, changed(_conclude, before, state)
@@ -83,12 +83,13 @@ def _rows(state: State, rows: View) -> State:
     sampled = sampled[learning[sampled]]
     if not sampled.size:
         return state
-    shares, zeros, worst = lost_shares(rows, sampled)
+    shares, zeros, worst, averaged = shares_of_ranks(rows, sampled, state.ranks)
     losses = np.abs(rows.loss())
     if state.readings == 0 and not state.opened.active and not (shares >= MIN_LOST_SHARE).any():
         last = int(sampled[-1])
         return replace(state, normal_scale=_scale(rows, last), normal_loss=float(losses[last]))
     peaks = rows.scalar("grad_absmax")
+    state = replace(state, averaged=averaged)
     for column, at in enumerate(sampled.tolist()):
         reading = Reading(
             step=int(rows.steps[at]),
@@ -217,17 +218,19 @@ def _conclude(state: State) -> Finding:
 def _cause(state: State, constant: bool) -> str:
     history = f" The loss scale was {wording.scale(state.scale)} in all steps so far." if constant else ""
     at = f" at a loss scale of {wording.scale(state.scale)}" if state.scaled else " without a loss scale"
+    whose = f"the elements of their average over {state.ranks} ranks" if state.averaged else "their elements"
     return (
-        f"Gradients underflow in float16{at}: {wording.percent(state.share)} of their elements are below 2^-14,"
+        f"Gradients underflow in float16{at}: {wording.percent(state.share)} of {whose} are below 2^-14,"
         f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. The largest"
         f" share is in {state.tensor}.{history}"
     )
 
 
 def _evidence(state: State, spare: float | None, constant: bool) -> dict[str, Any]:
+    of = "averaged_" if state.averaged else ""
     return {
-        "lost_share": round(state.share, 4),
-        "zero_share": round(state.zeros, 4),
+        f"{of}lost_share": round(state.share, 4),
+        f"{of}zero_share": round(state.zeros, 4),
         "scale": state.scale if state.scaled else None,
         "scale_never_changed": constant,
         "headroom_bits": None if spare is None else round(spare, 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,10 +22,41 @@ underflow of all of them takes a factor of 2^10, from 2^-14 to 2^-24, of the sca
 Doubles = npt.NDArray[np.float64]
 
 
-def lost_shares(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
+MIN_LOST_SHARE = 0.3
+"""Share of all elements, without structural zeros, that are zero or subnormal in underflowing tensors. Measured on a
+GPT with a scaled-down loss: up to 22 % the validation loss stays within 0.02 of the unharmed 3.11, at 70 % it is 3.32;
+a healthy run has less than 1 %. Why small gradients matter: Micikevicius et al. 2018, Mixed Precision Training, 3.2."""
+
+MIN_AVERAGED_SHARE = 0.5
+"""The same for an average over ranks, in which elements of opposite signs also cancel."""
+
+
+class Shares(NamedTuple):
+    """For each sampled row, the lost share, the zero share and the worst tensor.
+
+    of_average: the gradients are an average over ranks, which none of them computed in float16.
+    """
+
+    lost: Doubles
+    zero: Doubles
+    worst: Ints
+    of_average: bool = False
+
+
+def shares_of_ranks(rows: View, sampled: Ints, ranks: int) -> Shares:
+    """Returns the shares of gradients that `ranks` ranks may have averaged."""
+    shares = Shares(*lost_shares(rows, sampled))
+    if ranks == 1 or (shares.lost >= MIN_LOST_SHARE).any():
+        return shares
+    averaged = Shares(*lost_shares(rows, sampled, ranks), of_average=True)
+    return averaged if (averaged.lost >= MIN_AVERAGED_SHARE).any() else shares
+
+
+def lost_shares(rows: View, sampled: Ints, ranks: int = 1) -> tuple[Doubles, Doubles, Ints]:
     """Returns, for each sampled row, the lost share, the zero share and the worst tensor.
 
     An all-zero tensor counts as lost only beside others that underflow, or if every tensor that was read is zero.
+    `ranks` is the number of ranks that may have averaged the gradients.
     """
     if not _near(rows, sampled):
         return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
@@ -33,7 +66,7 @@ def lost_shares(rows: View, sampled: Ints) -> tuple[Doubles, Doubles, Ints]:
     read = measured(rows.stat("grad.zeros")[:, sampled])
     nonzero = numel - zeros
     empty = read & (nonzero <= 0)
-    underflowing = read & on_grid(rows, sampled) & (subnormals >= MIN_SUBNORMAL_SHARE * nonzero) & ~empty
+    underflowing = read & on_grid(rows, sampled, ranks) & (subnormals >= MIN_SUBNORMAL_SHARE * nonzero) & ~empty
     flushed = empty & (underflowing.any(axis=0) | (empty == read).all(axis=0))
     counted = underflowing | flushed
     structural = np.where(read & ~counted, zeros, 0.0)

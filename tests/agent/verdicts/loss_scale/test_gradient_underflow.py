@@ -134,3 +134,34 @@ def test_gradients_that_shrink_until_all_are_zero_underflow() -> None:
     for _ in range(2):
         stream.good(1.0, norm=0.0, full=True, stats=stream.readings(zeros=1.0, grid=float("nan")))
     assert 3 == found(stream).opened_step
+
+
+@pytest.mark.parametrize(
+    ("ranks", "grid", "underflows"),
+    [(1, 0.5, False), (2, 0.41, True), (2, 0.3, False), (3, 0.33, True), (4, 0.2, True), (8, 0.12, True)]
+    + [(ranks, 0.06, False) for ranks in (2, 8, 64, 1024)],
+)
+def test_an_average_over_ranks_leaves_one_of_so_many_elements_on_the_grid(
+    ranks: int, grid: float, underflows: bool
+) -> None:
+    stream = Stream(world_size=ranks).autocast()
+    for _ in range(6):
+        stream.good(65536, full=True, stats=stream.readings(zeros=0.05, subnormals=0.8, grid=grid)).good(65536)
+    assert underflows == ("gradient-underflow" in findings(stream))
+    assert judged(stream) == judged(stream, cuts=range(len(stream.frames)))
+
+
+def test_the_text_says_that_the_gradients_are_an_average() -> None:
+    stream = Stream(world_size=2).autocast()
+    for _ in range(6):
+        stream.good(65536, full=True, stats=stream.readings(zeros=0.05, subnormals=0.8, grid=0.5)).good(65536)
+    finding = findings(stream)["gradient-underflow"]
+    assert "% of the elements of their average over 2 ranks are below 2^-14" in finding.cause
+    assert {"averaged_lost_share", "averaged_zero_share"} == {key for key in finding.evidence if "share" in key}
+
+
+def test_healthy_gradients_of_ranks_are_silent_on_the_grid() -> None:
+    stream = Stream(world_size=2).autocast()
+    for _ in range(9):
+        stream.good(65536, full=True, stats=stream.readings(zeros=0.3, subnormals=0.3, grid=0.5))
+    assert {} == findings(stream)

@@ -40,6 +40,7 @@ HOOKS: Mapping[str, Hook] = {
     "optimizer.zero_grad": Hook(("Optimizer.zero_grad",), r"\.zero_grad\("),
     "scheduler.step": Hook(("LRScheduler.step",), r"\blr_scheduler\b"),
     "backward": Hook(("torch.autograd.backward", "torch.autograd.grad"), r"\.backward\(|autograd\.grad\("),
+    "all_reduce": Hook(("torch.distributed.all_reduce",), r"\ball_reduce\("),
     "clip_grad_norm_": Hook(
         (f"{_CLIP}._clip_grads_with_norm_", f"{_CLIP}.clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
         r"\bclip_grad_norm_\(",

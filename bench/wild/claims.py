@@ -29,7 +29,7 @@ _LOSS_OF_SPIKE = re.compile(r"At step (\d+) the norm .* The loss\b[^.]*? was ([-
 _ONLY_RANK = re.compile(r"rank (\d+) is the only one of")
 _FOLLOWED = re.compile(r"Rank (\d+) followed at step (\d+)")
 _GRAD_SCALER = re.compile(r"\bGradScaler (skipped|often skips|checks|raises|rejects|does not skip)")
-_HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b")
+_HALF = re.compile(r"(?<!b)float16|\.half\(|_half\b|\b(?:fp16|16-mixed)\b")
 
 LOSS_TOLERANCE = 0.02
 """Relative difference of a quoted loss from the recorded one: texts have three digits, and ranks have their own."""

@@ -172,7 +172,7 @@ AUTOCAST_SCOPE = Fault(
     },
     precisions=SCALED,
     courses=courses.PERSISTENT,
-    without_styles=("functional", "accumulation", "two-optimizers"),
+    without_styles=("functional", "accumulation", "two-optimizers", "fabric"),
     numbers_change=False,
     place="line",
 )

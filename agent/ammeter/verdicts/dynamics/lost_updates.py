@@ -32,6 +32,9 @@ COPY_READINGS = 8
 """Readings in a row that suffice for a copy, over fewer steps than MIN_SPAN_STEPS. A warm-up does not explain them: as
 long as the weights hardly move, they do not differ from the copy either."""
 
+CHANGING_READINGS = 5
+"""The same for a copy of which some elements have changed: it is updated, not rarely replaced."""
+
 CLEAN_READINGS = 3
 """Readings in a row below MIN_LOST_SHARE that close the verdict."""
 
@@ -137,7 +140,7 @@ def _read(state: State, reading: Part) -> State:
     part = replace(reading, readings=min(before.readings + 1, COPY_READINGS), first=first)
     state = replace(state, parts=(*others, part))
     is_long = part.readings >= MIN_READINGS and step - first >= MIN_SPAN_STEPS
-    is_many = part.copy != WEIGHTS and part.readings >= COPY_READINGS
+    is_many = part.copy != WEIGHTS and part.readings >= (COPY_READINGS if part.is_constant else CHANGING_READINGS)
     if not reported and (state.opened.active or not (is_long or is_many)):
         return state
     return replace(state, opened=state.opened.at(first, step), reported_copy=reading.copy)

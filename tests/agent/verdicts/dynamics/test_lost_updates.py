@@ -35,9 +35,11 @@ def test_readings_over_twenty_steps_open_it_at_the_first_of_them() -> None:
     assert ("ticket", 0, 20) == (finding.severity, finding.first_step, finding.opened_step)
 
 
-def test_eight_readings_of_a_copy_open_it_over_fewer_steps() -> None:
-    assert {} == findings(frozen(7, tensors=AVERAGED))
-    assert (0, 7) == (found(frozen(8, tensors=AVERAGED)).first_step, found(frozen(8, tensors=AVERAGED)).opened_step)
+@pytest.mark.parametrize(("share", "readings"), [(0.9, 5), (1.0, 8)], ids=["changing", "constant"])
+def test_more_readings_of_a_copy_open_it_over_fewer_steps(share: float, readings: int) -> None:
+    assert {} == findings(frozen(readings - 1, share, tensors=AVERAGED))
+    finding = found(frozen(readings, share, tensors=AVERAGED))
+    assert (0, readings - 1) == (finding.first_step, finding.opened_step)
 
 
 def test_two_readings_are_too_few_however_far_apart() -> None:

@@ -47,11 +47,18 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 def trained(
-    folder: Path, context: Context, *, scaled: bool, steps: int = 8, outside: bool = False, **options: Any
+    folder: Path,
+    context: Context,
+    *,
+    scaled: bool,
+    steps: int = 8,
+    outside: bool = False,
+    kind: type[torch.nn.Module] = Model,
+    **options: Any,
 ) -> Any:
     """A program whose forward pass and loss are inside a context, or right behind one."""
     torch.manual_seed(0)
-    model = Model()
+    model = kind()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu", 2.0**8, enabled=scaled)
     with watching(folder, model, optimizer, scaler if scaled else None, **options) as seen:
         for _ in range(steps):

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ammeter.recording.session import watching as sessions
+from tests.agent.own_functions import Passing
 from tests.agent.recording.unobserved.test_same_rows import engine
 from tests.agent.training import Model, watching
 from tests.agent.verdicts.low_precision.test_not_as_asked import NAME, Context, cpu, cuda, reason_of, trained
@@ -120,6 +121,23 @@ def test_another_precision_from_some_step_on_is_found_with_its_own_reason(
     finding = seen.findings()[NAME]
     assert (reason, "float32") == (finding.evidence["reason"], finding.evidence["ran"])
     assert 40 <= finding.opened_step <= 66
+
+
+class PartlyHidden(Model):
+    """Has a Function of its own in its middle, whose dtypes the graph of the loss does not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = Passing.apply(self.norm(self.first(x)), 1.0)  # type: ignore[no-untyped-call]
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("first", "reason"), [(40, "disabled"), (0, None)])
+def test_a_graph_that_hides_dtypes_tells_only_that_visible_ones_have_changed(
+    first: int, reason: str | None, tmp_path: Path
+) -> None:
+    steps = iter(range(100))
+    seen = trained(tmp_path, lambda: cpu(enabled=next(steps) < first), scaled=True, steps=100, kind=PartlyHidden)
+    assert reason == reason_of(seen)
 
 
 @pytest.fixture

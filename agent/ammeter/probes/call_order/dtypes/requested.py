@@ -216,7 +216,7 @@ class Requested:
         entered = {device for (device, _), context in contexts if context.entered}
         if entered and devices and not entered & devices:
             return "wrong-device"
-        if found.is_partly_hidden:
+        if found.is_partly_hidden and not self._has_entered:  # what is visible now was in half precision then
             return ""
         created = sum(context.created for _, context in contexts)
         if scaler is None:

@@ -87,9 +87,9 @@ zoo: install
 	@$(BIN)/python -m bench.zoo $(ARGS)
 	$(if $(findstring --only,$(ARGS)),,@$(BIN)/python -m bench.zoo.guards $(filter --write --quick,$(ARGS)))
 
-# Faults in generated programs that know nothing of Ammeter; some use a framework of .venv-bench.
-wild: install $(PEERS)/.installed
-	@$(PEERS)/bin/python -m bench.wild $(ARGS)
+# Faults in generated programs that know nothing of Ammeter; some use a training framework.
+wild: install
+	@$(BIN)/python -m bench.wild $(ARGS)
 
 # Threads of public issue trackers, rebuilt as programs.
 cases: install

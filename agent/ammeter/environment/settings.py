@@ -109,6 +109,11 @@ def disabled(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("AMMETER_DISABLE", "").strip().lower() not in _NO
 
 
+def asked_for_in_lightning(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether each Trainer and Fabric of Lightning gets a callback of Ammeter."""
+    return environment.get("AMMETER_LIGHTNING", "").strip().lower() not in _NO
+
+
 def reproduces(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether operators that made a NaN or an Inf may be written into the run's folder with their operands."""
     return environment.get("AMMETER_REPRODUCERS", "1").strip().lower() not in _NO[1:]

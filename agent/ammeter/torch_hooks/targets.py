@@ -15,7 +15,7 @@ from ammeter.tensors.sharding import copies, shard
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
 from ammeter.wire.frames import Tensor
 
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
 """Path parts that DDP, torch.compile, FSDP and Lightning Fabric insert; names omit them, so that they are equal
 with and without wrappers."""
 
@@ -291,4 +291,4 @@ def _named(models: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.Tenso
 
 def plain_name(name: str) -> str:
     """Returns the path of a module or tensor without the parts that torch's wrappers add."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)

@@ -66,6 +66,17 @@ def checked(model: Any, optimizer: Any, scaler: Any, options: dict[str, Any]) ->
     )
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Checks options of watch() before its model is known, which guards need.
+
+    Raises:
+        TypeError, ValueError: an option is invalid.
+    """
+    unset: dict[str, Any] = {"preset": "default", **{name: {} for name in _DICTS}}
+    given = {name: value for name, value in options.items() if value is not None}
+    checked(None, None, None, {**unset, **given, "guards": ()})
+
+
 def _with_launcher_options(options: dict[str, Any]) -> dict[str, Any]:
     """Merges the options of `ammeter run` into the program's, which have priority.
 

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from ammeter.launcher.inside.discovery import find_training
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.probes.weights.own_averages import find_averages
 from ammeter.tensors.live_objects import elements, live_objects
 from ammeter.torch_hooks.targets import Watched
+from ammeter.watching.discovery import find_training
 
 
 class Shy(dict[str, int]):

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ammeter.environment import identity
+from ammeter.environment import command_line, identity
 from ammeter.environment.settings import Launched, settings
-from ammeter.launcher.inside.discovery import TrainingObjects, find_training
+from ammeter.integrations.loaded import Known, known
 from ammeter.launcher.inside.sigterm_note import note_termination
 from ammeter.probes.call_order.raised import problem_in
 from ammeter.probes.profiling import Profiling
@@ -30,6 +30,7 @@ from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.compiled_code import uncompiled
 from ammeter.torch_hooks.targets import optimizer_in
 from ammeter.watching import setup
+from ammeter.watching.discovery import TrainingObjects, find_training
 from ammeter.watching.handle import Run
 
 
@@ -157,6 +158,7 @@ class AutoWatcher:
         if training is None:
             return
         start_patches, self._start_patches = self._start_patches, []
+        framework = known(training.optimizers)
         self._run = run = setup.watch(
             training.models,
             training.optimizers,
@@ -164,8 +166,9 @@ class AutoWatcher:
             url=None,
             dir=None,
             budget=None,
-            config={},
+            config=self._config(framework),
             tags={},
+            better=framework.better,
             also={},
             guards=(),
             name=self._options.name or None,
@@ -185,10 +188,15 @@ class AutoWatcher:
             return
         with suppress(OSError):
             note_termination(self._session.journal.folder)
+        self._session.handles += framework.attach(run)
         if self._options.profile:
             profiling = Profiling(self._session)
             self._session.handles += profiling.attach(self._session.guard(profiling.name))
         self._announce(run)
+
+    def _config(self, framework: Known) -> dict[str, Any]:
+        """Returns the config of the run. That of `ammeter run`, or the script's options, have priority."""
+        return {**framework.config, **(self._options.config or command_line.parse(sys.argv[1:]))}
 
     def _announce(self, run: Run) -> None:
         if identity.rank()[0] == 0:

@@ -31,7 +31,7 @@ _PRECISION = (
     " use_fp16 use_bf16 use_half half half_precision float16 bfloat16 float32 model_dtype weights_dtype"
     " param_dtype compute_dtype allow_tf32 matmul_precision float32_matmul_precision scaler grad_scaler"
     " use_scaler init_scale initial_scale loss_scale loss_scaling dynamic_loss_scale growth_interval"
-    " growth_factor backoff_factor"
+    " growth_factor backoff_factor fp16_full_eval bf16_full_eval half_precision_backend"
 )
 PRECISION = frozenset(_PRECISION.split())
 """Names of settings that select the precision of a run. They may differ, because precision is the subject of the
@@ -41,17 +41,28 @@ _NEUTRAL = (
     "name run_name job_name exp_name experiment experiment_name id project group notes tags baseline output out outdir"
     " output_dir output_path out_dir save save_dir save_path log_dir logdir log_file log_path work_dir workdir run_dir"
     " ckpt ckpt_dir ckpt_path checkpoint checkpoint_dir checkpoint_path resume resume_from resume_from_checkpoint"
-    " steps max_steps epochs max_epochs num_epochs iterations iters max_iters verbose quiet local_rank"
+    " steps max_steps epochs max_epochs num_epochs num_train_epochs iterations iters max_iters resumed_at_step verbose"
+    " quiet local_rank logging_dir"
 )
 NEUTRAL = frozenset(_NEUTRAL.split())
 NEUTRAL_ENDINGS = ("_every", "_freq")
 """Names and endings of settings for labels, output paths, logging and run length. They do not change any step."""
 
-SEEDS = frozenset(("seed", "random_seed", "manual_seed"))
+FRAMEWORK = "framework."
+"""Prefix of the settings that a training framework has handed over. Journals without an integration, and older ones,
+do not have them: only settings that both runs have are compared."""
+
+FRAMEWORK_VERSION = FRAMEWORK + "version"
+
+FRAMEWORK_NEUTRAL = ("log_", "logging_", "save_", "eval_", "hub_", "push_to_", "report_to", "do_", "disable_", "load_")
+"""Beginnings of a framework's settings for logging, evaluation and checkpoints. They do not change any step."""
+
+SEEDS = frozenset(("seed", "random_seed", "manual_seed", "data_seed"))
 
 _LEARNING = (
     "lr lrs learning_rate base_lr initial_lr max_lr min_lr final_lr lr_decay lr_schedule lr_scheduler scheduler warmup"
-    " warmup_steps warmup_ratio warmup_iters betas beta1 beta2 eps adam_eps adam_epsilon weight_decay wd alpha rho"
+    " warmup_steps warmup_ratio warmup_iters betas beta1 beta2 eps adam_eps adam_epsilon adam_beta1 adam_beta2"
+    " lr_scheduler_type label_smoothing_factor weight_decay wd alpha rho"
     " lambd dampening momentum_decay step_sizes etas label_smoothing"
 )
 LEARNING = frozenset(_LEARNING.split())
@@ -199,16 +210,24 @@ def _of_environments(run: RunHistory, baseline: RunHistory) -> Iterator[Differen
 def _of_configs(run: RunHistory, baseline: RunHistory) -> Iterator[Difference]:
     mine, theirs = dict(settings_of(run)), dict(settings_of(baseline))
     for key in sorted({*mine, *theirs}):
-        last = last_part(key)
-        skipped = last in PRECISION | NEUTRAL | SEEDS or last.endswith(NEUTRAL_ENDINGS)
-        if mine.get(key) != theirs.get(key) and not skipped:
+        if mine.get(key) != theirs.get(key) and not _may_differ(key, in_both=key in mine and key in theirs):
             yield Difference(key, mine.get(key), theirs.get(key), _ordered(_of_setting(key)))
     for key in DATA_TAGS:
         if key in run.tags and key in baseline.tags and run.tags[key] != baseline.tags[key]:
             yield Difference(key, run.tags[key], baseline.tags[key])
 
 
+def _may_differ(key: str, *, in_both: bool) -> bool:
+    """Returns whether a setting is the subject of the comparison, or does not change any step."""
+    last = last_part(key)
+    if key.startswith(FRAMEWORK) and (not in_both or last.startswith(FRAMEWORK_NEUTRAL)):
+        return True
+    return last in PRECISION | NEUTRAL | SEEDS or last.endswith(NEUTRAL_ENDINGS)
+
+
 def _of_setting(key: str) -> frozenset[str]:
+    if key == FRAMEWORK_VERSION:
+        return NO_QUESTION
     return QUALITY if last_part(key) in LEARNING else EVERYTHING
 
 

@@ -38,6 +38,26 @@ def test_the_precision_names_lengths_and_seeds_may_differ(setting: dict[str, obj
     assert {} == judged(course(config={**CONFIG, **setting}), course())
 
 
+HANDED_OVER = {"name": "transformers", "version": "5.0", "weight_decay": 0.1, "optim": "adamw", "save_steps": 10}
+"""Settings of a framework, as an integration hands them over."""
+
+
+@pytest.mark.parametrize("change", [{"save_steps": 20}, {"eval_delay": 3}, {"bf16": True}, {"dropout": 0.1}])
+def test_settings_of_a_framework_may_differ_where_no_step_does_or_one_run_has_none(change: dict[str, object]) -> None:
+    mine, theirs = ({**CONFIG, "framework": {**HANDED_OVER, **own}} for own in (change, {}))
+    assert {} == judged(course(config=mine), course(config=theirs))
+    assert {} == judged(course(config=mine), course())
+
+
+@pytest.mark.parametrize(("change", "compared"), [({"optim": "sgd"}, ""), ({"weight_decay": 0.2}, "step time, memory")])
+def test_settings_of_a_framework_that_change_a_step_are_named(change: dict[str, object], compared: str) -> None:
+    mine, theirs = ({**CONFIG, "framework": {**HANDED_OVER, **own}} for own in (change, {}))
+    finding = judged(course(config=mine), course(config=theirs))["not-comparable"]
+    (name,) = change
+    assert f"framework.{name} is" in finding.cause
+    assert compared in finding.cause.partition("Still compared")[2]
+
+
 def test_what_may_differ_can_be_said() -> None:
     other = {**CONFIG, "lr": 0.1}
     assert {} == judged(course(config=other), course(), ignored=frozenset(("lr",)))

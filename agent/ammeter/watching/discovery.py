@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ammeter.tensors.live_objects import live_objects
-from ammeter.torch_hooks.targets import wraps
+from ammeter.torch_hooks.targets import WRAPPERS, wraps
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,21 @@ def find_training(
         scalers = [scaler, *(other for other in scalers if other is not scaler)]
     modules = [candidate for candidate in found if issubclass(type(candidate), torch.nn.Module)]
     return TrainingObjects(_roots(modules, chosen), chosen, scalers)
+
+
+def outermost(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns the outermost wrapper of a model, such as DDP's or that of torch.compile; without one, the model."""
+    wrappers = {id(_wrapped(module)): module for module in live_objects(torch.nn.Module)}
+    for _ in wrappers:  # a wrapper may be wrapped again
+        model = wrappers.get(id(model), model)
+    return model
+
+
+def _wrapped(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Returns the module that this one wraps: it has the same parameters."""
+    children = vars(module).get("_modules") or {}
+    inner = next((children[name] for name in WRAPPERS if children.get(name) is not None), None)
+    return inner if isinstance(inner, torch.nn.Module) and _parameters(inner) == _parameters(module) else None
 
 
 def _optimizers_of_training(

@@ -4,6 +4,7 @@
     from ammeter.integrations.lightning import AmmeterCallback
     from ammeter.integrations.fabric import AmmeterCallback
     from ammeter.integrations.accelerate import AmmeterTracker
+    from ammeter.integrations.torchtitan import AmmeterLogger
 
 Each starts a run as ammeter.watch() does, and hands over what the framework knows: its configuration, metrics of the
 evaluation, epochs, and the step at which a resumed training begins. `ammeter run` finds the same: see loaded.py.

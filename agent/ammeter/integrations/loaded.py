@@ -26,6 +26,7 @@ INTEGRATIONS = {
     "lightning.pytorch.trainer.trainer": "lightning",
     "pytorch_lightning.trainer.trainer": "lightning",
     "lightning.fabric.fabric": "fabric",
+    "torchtitan.trainer": "torchtitan",
     "accelerate.accelerator": "accelerate",
 }
 """Module that a program of the framework has imported -> integration. The Trainer of transformers uses Accelerate, and

@@ -257,8 +257,15 @@ def is_wrapped(optimizer: torch.optim.Optimizer, others: Iterable[torch.optim.Op
 
 
 def wraps(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> bool:
-    """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do."""
-    return outer is not inner and any(value is inner for value in vars(outer).values())
+    """Returns whether an optimizer wraps another one, as those of accelerate and ZeRO do, or several."""
+    return outer is not inner and any(value is inner or _lists(value, inner) for value in vars(outer).values())
+
+
+def _lists(value: Any, inner: torch.optim.Optimizer) -> bool:
+    """Returns whether this is a list of optimizers with this one; long lists of other objects are not read."""
+    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], torch.optim.Optimizer):
+        return False
+    return any(optimizer is inner for optimizer in value)
 
 
 def innermost(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.integrations import test_lightning
+from tests.agent.integrations import test_lightning, torchtitan_interface
 from tests.agent.integrations.trained import BATCH, STEPS, Network, Recorded, batches, samples
 from tests.house.tree import ROOT
 from tests.parts import library
@@ -39,6 +39,7 @@ def names(folder: Path) -> dict[str, Any]:
         "held_out": samples(8),
         "train_loader": batches(),
         "val_loader": batches(8),
+        "config": torchtitan_interface.Config(),
         "module": test_lightning.Module(),
         "arguments": transformers.TrainingArguments(
             str(folder / "out"), max_steps=STEPS, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
@@ -49,6 +50,7 @@ def names(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("heading", programs())
 def test_the_program_runs_and_is_recorded(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchtitan_interface.install(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AMMETER_DIR", str(tmp_path / "runs"))
     (tmp_path / "program.py").write_text(programs()[heading])

@@ -146,6 +146,16 @@ class Session(Guarded):
         self.fast_path.leave()
         self.probes.skipped(optimizer)
 
+    def skip_step(self) -> None:
+        """Closes the open step as skipped by the scaler of a framework, of which no optimizer knows."""
+        row = self.row
+        for optimizer in self.watched.optimizers:
+            if id(optimizer) not in row.stepped | row.skipped:
+                row.skipped |= {id(optimizer)}
+                self.skipped(optimizer)
+        if row.skipped:
+            self.rows.close_step()
+
     def joined(self, optimizer: torch.optim.Optimizer, line: str, *, replaces: bool) -> None:
         """Notifies the probes that an optimizer, which the program built at this line, is watched from now on."""
         self.unobserved_steps.joined()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.agent.integrations import test_lightning, torchtitan_interface
+from tests.agent.integrations import own_scalers, test_lightning, torchtitan_interface
 from tests.agent.integrations.trained import BATCH, STEPS, Network, Recorded, batches, samples
 from tests.house.tree import ROOT
 from tests.parts import library
@@ -29,10 +29,27 @@ def programs() -> dict[str, str]:
     return {heading: found[0] for heading, found in blocks.items() if found}
 
 
+class Engine:
+    """The parts of DeepSpeed's engine that the program uses."""
+
+    def __init__(self) -> None:
+        self.module, self.optimizer = own_scalers.training(own_scalers.LikeDeepSpeed(1024.0))
+
+    def __call__(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        return self.module(x.half(), labels)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.optimizer.backward(loss)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
 def names(folder: Path) -> dict[str, Any]:
     """What the programs have from their readers."""
     network = Network()
     return {
+        "engine": Engine(),
         "model": network,
         "optimizer": torch.optim.AdamW(network.parameters(), lr=1e-3),
         "data": samples(),
@@ -62,6 +79,7 @@ def test_the_program_runs_and_is_recorded(heading: str, tmp_path: Path, monkeypa
 
 def test_each_integration_has_a_program() -> None:
     folder = ROOT / "agent" / "ammeter" / "integrations"
-    integrations = {path.stem for path in folder.glob("*.py") if "framework(" in path.read_text()} - {"framework_run"}
+    shared = {"__init__", "framework_run", "loaded"}
+    integrations = {path.stem for path in folder.glob("*.py")} - shared
     imported = {name for text in programs().values() for name in re.findall(r"from ammeter\.integrations\.(\w+)", text)}
     assert integrations == imported

@@ -27,6 +27,7 @@ from ammeter.probes.own_scaling.steps import (
 )
 from ammeter.recording import returned_losses
 from ammeter.recording.loss_shares import MIN_OWN_SCALE, factors, own_scale
+from ammeter.recording.own_scale import REPORTED
 from ammeter.tensors import async_copy
 from ammeter.torch_hooks import call_site, optimizer_steps, patch
 from ammeter.torch_hooks.clip_calls import CLIP_ENDS, clip_arguments, clip_function, older_clip_arguments
@@ -88,7 +89,7 @@ class OwnScaling:
         """Judges the step and records its scale. A program with a GradScaler has none of its own."""
         self._skips.finish(row)
         step: ScaledStep | None = row.raw.get(KEY)
-        if row.scaler_used or row.raw.get("scaled"):
+        if row.scaler_used or row.raw.get("scaled") or row.raw.get(REPORTED):
             self._group.pause()
             return
         losses, returned = row.raw.get("losses", ()), row.raw.get(RETURNED, ())

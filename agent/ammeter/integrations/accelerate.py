@@ -20,13 +20,13 @@ from ammeter.torch_hooks import patch
 from ammeter.watching.handle import Run
 
 _accelerate: Any = framework("accelerate", "accelerate")
-_tracking: Any = framework("accelerate.tracking", "accelerate")
+_tracking: Any = framework("accelerate", "accelerate.tracking")
 
 FRAMEWORK = "accelerate"
 
 
 class AmmeterTracker(_tracking.GeneralTracker):  # type: ignore[misc]
-    """Starts a run at the first Accelerator.backward() after init_trackers(), in each process."""
+    """Starts a run at the first Accelerator.backward(), in each process. Other calls are made in the main one only."""
 
     name = "ammeter"
     requires_logging_directory = False
@@ -41,7 +41,7 @@ class AmmeterTracker(_tracking.GeneralTracker):  # type: ignore[misc]
         super().__init__()
         self._run = FrameworkRun(FRAMEWORK, options)
         self._config: dict[str, Any] = {}
-        self._patches: list[Any] = []
+        self._patches = [patch.method(_accelerate.Accelerator, "backward", before=self._before_backward)]
 
     @property
     def tracker(self) -> Run:
@@ -49,14 +49,7 @@ class AmmeterTracker(_tracking.GeneralTracker):  # type: ignore[misc]
         return self._run.run
 
     @guarded
-    def start(self) -> None:
-        """Waits for the first backward pass. Old versions of Accelerate do not call this method."""
-        if not self._patches:
-            self._patches = [patch.method(_accelerate.Accelerator, "backward", before=self._before_backward)]
-
-    @guarded
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        self.start()
         self._config |= values
 
     @guarded
@@ -65,16 +58,20 @@ class AmmeterTracker(_tracking.GeneralTracker):  # type: ignore[misc]
 
     @guarded
     def finish(self) -> None:
-        while self._patches:
-            self._patches.pop().remove()
+        self._stop_waiting()
         self._run.close()
 
     @guarded
     def _before_backward(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         accelerator = args[0]
-        if any(tracker is self for tracker in accelerator.trackers) and self._run.begins():
+        if any(tracker is self for tracker in accelerator.log_with) and self._run.begins():
+            self._stop_waiting()
             objects = (accelerator._models, accelerator._optimizers, [accelerator.scaler])
             self._run.start(*objects, config(accelerator), given=self._config)
+
+    def _stop_waiting(self) -> None:
+        while self._patches:
+            self._patches.pop().remove()
 
 
 def known(optimizers: Sequence[Any]) -> Known | None:

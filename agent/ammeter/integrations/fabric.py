@@ -18,9 +18,10 @@ from ammeter.torch_hooks import patch
 from ammeter.watching.discovery import find_training
 from ammeter.watching.handle import Run
 
-_fabric: Any = framework("lightning.fabric", "fabric")
+NAMES = ("lightning.fabric", "lightning_fabric")
+"""The two packages that contain Fabric."""
 
-FRAMEWORK = "lightning.fabric"
+_fabric: Any = framework("fabric", *NAMES)
 
 
 class AmmeterCallback:
@@ -32,7 +33,7 @@ class AmmeterCallback:
         Raises:
             TypeError, ValueError: an option is unknown or invalid.
         """
-        self._run = FrameworkRun(FRAMEWORK, options)
+        self._run = FrameworkRun(_fabric.__name__, options)
         self._fabric: Any = None
         self._has_searched = False
         self._patches: list[Any] = []
@@ -80,11 +81,11 @@ class AmmeterCallback:
 
 def known(_: Sequence[Any]) -> Known | None:
     """Returns what the only Fabric of the program knows, for a run that `ammeter run` has started."""
-    fabrics = drivers("lightning.fabric.fabric", "Fabric")
+    fabrics = [(name, fabric) for name in NAMES for fabric in drivers(f"{name}.fabric", "Fabric")]
     if len(fabrics) != 1:
         return None
-    (fabric,) = fabrics
-    return Known(recorded(FRAMEWORK, config(fabric)), follow=lambda run: _follow(fabric, lambda: run))
+    ((name, fabric),) = fabrics
+    return Known(recorded(name, config(fabric)), follow=lambda run: _follow(fabric, lambda: run))
 
 
 def _follow(fabric: Any, present_run: Callable[[], Run]) -> list[Any]:

@@ -17,6 +17,8 @@ import torch
 
 import ammeter
 from ammeter.environment.settings import disabled, settings
+from ammeter.integrations.loss_scalers import follow_inside
+from ammeter.integrations.optimizer_chain import inside
 from ammeter.watching.arguments import check_options
 from ammeter.watching.handle import Run
 from ammeter.wire.frames import SCALARS
@@ -72,7 +74,7 @@ class FrameworkRun:
     def start(
         self,
         models: Sequence[torch.nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[Any],
         scalers: Sequence[torch.amp.GradScaler | None],
         config: Mapping[str, Any],
         better: Mapping[str, str] | None = None,
@@ -81,6 +83,7 @@ class FrameworkRun:
         """Starts to watch.
 
         Args:
+            optimizers: those that the framework has, which may be another library's around torch's.
             config, better: what the framework knows.
             given: the config that the program has given to the framework.
 
@@ -92,7 +95,9 @@ class FrameworkRun:
         known = {"config": {**recorded(self._framework, config), **plain(given or {})}, "better": better or {}}
         merged = {name: {**facts, **(self._options.get(name) or {})} for name, facts in known.items()}
         present = [scaler for scaler in scalers if scaler is not None]
-        self.run = ammeter.watch(list(models), list(optimizers), present, **{**self._options, **merged})
+        self.run = ammeter.watch(list(models), list(map(inside, optimizers)), present, **{**self._options, **merged})
+        for optimizer in optimizers:
+            follow_inside(self.run, optimizer)
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Adds the numbers among these values to the last step; see send()."""
@@ -139,19 +144,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def framework(name: str, extra: str) -> Any:
-    """Imports a framework's module.
+def framework(extra: str, *names: str) -> Any:
+    """Imports a framework's module: of several with the same content, one that the program has imported.
 
     Raises:
-        ImportError: it is missing or cannot be imported; the message has the remedy.
+        ImportError: none can be imported; the message has the remedy.
     """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        remedy = f"pip install 'ammeter[{extra}]'"
-        raise ImportError(
-            f"ammeter.integrations.{extra} needs {name}, which cannot be imported ({error}); run: {remedy}", name=name
-        ) from error
+    errors = []
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        try:
+            return import_module(name)
+        except ImportError as error:
+            errors.append(f"{name} cannot be imported ({error})")
+    remedy = f"pip install 'ammeter[{extra}]'"
+    raise ImportError(f"ammeter.integrations.{extra}: {', and '.join(errors)}; run: {remedy}", name=names[0])
 
 
 def guarded(call: Call) -> Call:

@@ -19,7 +19,7 @@ from ammeter.torch_hooks import patch
 from ammeter.watching.discovery import outermost
 from ammeter.watching.handle import Run
 
-_transformers: Any = framework("transformers", "huggingface")
+_transformers: Any = framework("huggingface", "transformers")
 
 FRAMEWORK = "transformers"
 VALIDATION = {"eval_loss": "val_loss"}

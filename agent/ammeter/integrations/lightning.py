@@ -3,7 +3,7 @@
     from ammeter.integrations.lightning import AmmeterCallback
     trainer = Trainer(..., callbacks=[AmmeterCallback()])
 
-A program that has imported `pytorch_lightning`, and not `lightning.pytorch`, gets a callback of the former.
+A program that has imported `pytorch_lightning`, and not `lightning.pytorch`, gets a callback of the former package.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from ammeter.watching.handle import Run
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 """The two packages that contain this Trainer."""
 
-_NAME = NAMES[1] if NAMES[1] in sys.modules and NAMES[0] not in sys.modules else NAMES[0]
-_lightning: Any = framework(_NAME, "lightning")
+_lightning: Any = framework("lightning", *NAMES)
 
 
 class AmmeterCallback(_lightning.Callback):  # type: ignore[misc]
@@ -36,7 +35,7 @@ class AmmeterCallback(_lightning.Callback):  # type: ignore[misc]
             TypeError, ValueError: an option is unknown or invalid.
         """
         super().__init__()
-        self._run = FrameworkRun(_NAME, options)
+        self._run = FrameworkRun(_lightning.__name__, options)
 
     @property
     def run(self) -> Run:

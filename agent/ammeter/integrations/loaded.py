@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ammeter.integrations.optimizer_chain import inside
 from ammeter.tensors.live_objects import live_objects
 from ammeter.torch_hooks.targets import innermost
 from ammeter.watching.handle import Run
@@ -26,6 +27,7 @@ INTEGRATIONS = {
     "lightning.pytorch.trainer.trainer": "lightning",
     "pytorch_lightning.trainer.trainer": "lightning",
     "lightning.fabric.fabric": "fabric",
+    "lightning_fabric.fabric": "fabric",
     "torchtitan.trainer": "torchtitan",
     "accelerate.accelerator": "accelerate",
 }
@@ -83,5 +85,6 @@ def drivers(module: str, kind: str) -> list[Any]:
 
 def trains(driver_optimizers: Iterable[Any], optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """Returns whether a driver of a framework has one of these optimizers, perhaps wrapped."""
-    own = [optimizer for optimizer in driver_optimizers if isinstance(optimizer, torch.optim.Optimizer)]
+    inner = map(inside, driver_optimizers)
+    own = [optimizer for optimizer in inner if isinstance(optimizer, torch.optim.Optimizer)]
     return not {*map(id, own), *map(id, innermost(own))}.isdisjoint(map(id, innermost(optimizers)))

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ammeter.integrations.framework_run import guarded
 from ammeter.integrations.loaded import drivers
+from ammeter.integrations.optimizer_chain import chain
 from ammeter.recording.own_scale import REPORTED
 from ammeter.recording.scaler_updates import Update
 from ammeter.recording.session import Session
@@ -37,16 +37,20 @@ SCALERS = {
 """Module -> its class that is followed below `ammeter run`."""
 
 
+Overflow = Callable[[tuple[Any, ...], dict[str, Any], Any], bool | None]
+"""Whether gradients overflowed, from arguments and result of a method; None if only a device knows."""
+
+
 class Interface(NamedTuple):
     """How a scaler is read.
 
     Attributes:
         scale: its attribute with the scale, a number or a tensor.
-        updates: methods that end a step -> whether gradients overflowed, from the arguments and the result.
+        updates: methods that end a step -> how they tell whether gradients overflowed.
     """
 
     scale: str
-    updates: dict[str, Callable[[tuple[Any, ...], dict[str, Any], Any], bool]]
+    updates: dict[str, Overflow]
 
 
 def follow(run: Run, scaler: Any) -> None:
@@ -67,12 +71,19 @@ def follow(run: Run, scaler: Any) -> None:
         run._session.handles += _Followed(run._session, found).attach()
 
 
-@guarded
 def follow_loaded(run: Run) -> None:
     """Follows the scaler of the program if there is exactly one, for a run that `ammeter run` has started."""
     scalers = [scaler for module, kind in SCALERS.items() for scaler in drivers(module, kind)]
     if len(scalers) == 1:
         follow(run, scalers[0])
+
+
+def follow_inside(run: Run, optimizer: Any) -> None:
+    """Follows the scaler that an optimizer has, or one inside of it; nothing if there is none."""
+    for candidate in chain(optimizer):
+        if any(interface_of(one) is not None for one in (candidate, *_held(candidate))):
+            follow(run, candidate)
+            return
 
 
 def interface_of(scaler: Any) -> Interface | None:
@@ -94,9 +105,11 @@ def _held(optimizer: Any) -> list[Any]:
     return [getattr(optimizer, name) for name in HOLDERS if getattr(optimizer, name, None) is not None]
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> bool:
-    """Whether the only argument says so."""
-    return bool(args[1] if len(args) > 1 else next(iter(kwargs.values()), False))
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> bool | None:
+    """Reads the only argument, without waiting for a device."""
+    overflow = args[1] if len(args) > 1 else next(iter(kwargs.values()), False)
+    number = async_copy.known(overflow) if isinstance(overflow, torch.Tensor) else bool(overflow)
+    return None if number is None else number != 0
 
 
 def _raised(_: tuple[Any, ...], __: dict[str, Any], result: Any) -> bool:
@@ -131,18 +144,18 @@ class _Followed:
 
     def _scale(self) -> async_copy.Transfer:
         scale = getattr(self._own(), self._interface.scale)
-        if isinstance(scale, torch.Tensor):
-            return async_copy.of(scale.detach().reshape(-1)[:1])
-        return async_copy.number(float(scale))
+        return async_copy.of(scale) if isinstance(scale, torch.Tensor) else async_copy.number(float(scale))
 
     def _updating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._before = self._scale() if args[0] is self._own() else None
 
-    def _updated(self, overflowed: Callable[[tuple[Any, ...], dict[str, Any], Any], bool]) -> Callable[..., None]:
+    def _updated(self, overflowed: Overflow) -> Callable[..., None]:
         def updated(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             scale, self._before = self._before, None
             if args[0] is self._own() and scale is not None and self._scales(scale):
-                self._record(scale, overflows=overflowed(args, kwargs, result))
+                overflows = overflowed(args, kwargs, result)
+                if overflows is not None:
+                    self._record(scale, overflows=overflows)
 
         return updated
 
@@ -156,6 +169,8 @@ class _Followed:
 
     def _record(self, scale: async_copy.Transfer, *, overflows: bool) -> None:
         session, row = self._session, self._session.row
+        if "updates" in row.raw and REPORTED not in row.raw:
+            return  # of a GradScaler
         found_inf, after = async_copy.number(float(overflows)), self._scale()
         update = Update(0, scale, async_copy.number(self._good_steps), after=after)
         update.found_infs = {id(optimizer): [found_inf] for optimizer in session.watched.optimizers}

@@ -19,7 +19,7 @@ from ammeter.integrations.loaded import Known, drivers, trains
 from ammeter.torch_hooks import patch
 from ammeter.watching.handle import Run
 
-_metrics: Any = framework("torchtitan.components.metrics", "torchtitan")
+_metrics: Any = framework("torchtitan", "torchtitan.components.metrics")
 
 FRAMEWORK = "torchtitan"
 VALIDATION = {"validation_metrics/loss": "val_loss"}

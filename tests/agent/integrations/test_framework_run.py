@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from ammeter.integrations.framework_run import FrameworkRun, framework, guarded, plain
+from ammeter.integrations.optimizer_chain import inside
+from tests.agent.integrations import own_scalers
 from tests.agent.integrations.trained import Network, Recorded, runs, samples
 
 
@@ -61,9 +63,36 @@ def test_a_run_starts_once_until_it_is_closed(tmp_path: Path) -> None:
     assert [] == runs(tmp_path)
 
 
+def test_the_scaler_of_a_library_below_the_framework_is_followed(tmp_path: Path) -> None:
+    model, foreign = own_scalers.training(own_scalers.LikeDeepSpeed(2.0**24))
+    run = FrameworkRun("torch", {"dir": tmp_path})
+    run.start([model], [Wrapper(foreign)], [None], {})
+    own_scalers.train(model, foreign, 4)
+    run.close()
+    assert [2.0**24 / 2**step for step in range(4)] == list(Recorded(tmp_path).logged("scale").values())
+
+
+class Wrapper(torch.optim.Optimizer):
+    """The optimizer of a framework around one that is not torch's; it never steps."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.optimizer.param_groups
+
+
+def test_an_optimizer_is_taken_out_of_others_that_are_not_torchs() -> None:
+    _, foreign = own_scalers.training(own_scalers.LikeDeepSpeed(1.0))
+    own = foreign.optimizer
+    assert [own, own, own] == [inside(optimizer) for optimizer in (own, foreign, Wrapper(foreign))]
+    around_own = Wrapper(foreign)
+    around_own.optimizer = own
+    assert around_own is inside(around_own)
+
+
 def test_a_missing_library_is_named_with_the_remedy() -> None:
-    with pytest.raises(ImportError, match=r"integrations.huggingface needs no_such_library.*pip install 'ammeter\[hu"):
-        framework("no_such_library", "huggingface")
+    with pytest.raises(ImportError, match=r"integrations.fabric: no_such_library .*, and nor_this .*'ammeter\[fabric"):
+        framework("fabric", "no_such_library", "nor_this")
+    assert framework("fabric", "no_such_library", "torch") is torch
 
 
 def test_an_error_is_logged_once_and_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,11 @@ def test_a_resumed_training_is_recorded_from_its_first_step_on(tmp_path: Path) -
 def test_two_callbacks_are_one_run(tmp_path: Path) -> None:
     trained(tmp_path, [integration.AmmeterCallback(dir=tmp_path / name) for name in ("runs", "others")])
     assert (1, 0) == (len(runs(tmp_path / "runs")), len(runs(tmp_path / "others")))
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_the_callback_is_one_of_the_package_that_the_program_has_imported(package: str) -> None:
+    program = f"import {package} as used; from ammeter.integrations.lightning import AmmeterCallback as callback"
+    command = [sys.executable, "-W", "ignore", "-c", f"{program}; print(issubclass(callback, used.Callback))"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "True\n" == done.stdout, done.stderr

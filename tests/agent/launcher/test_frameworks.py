@@ -97,6 +97,10 @@ for step, batch in enumerate(loader):
 PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "transformers": (TRANSFORMERS, {"name": "transformers", "seed": 7, "resumed_at_step": 0}),
     "lightning": (LIGHTNING, {"name": "lightning.pytorch", "hparams": {"width": 16}, "accumulate_grad_batches": 1}),
+    "pytorch_lightning": (
+        LIGHTNING.replace("lightning.pytorch", "pytorch_lightning"),
+        {"name": "pytorch_lightning", "hparams": {"width": 16}},
+    ),
     "fabric": (FABRIC, {"name": "lightning.fabric", "precision": "bf16-mixed"}),
     "accelerate": (ACCELERATE, {"name": "accelerate", "mixed_precision": "bf16"}),
 }

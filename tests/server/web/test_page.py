@@ -173,6 +173,19 @@ def test_hostile_names_are_shown_as_text(browser: webdriver.Chrome, client: http
     assert browser.execute_script("return window.broken === undefined && !document.querySelector('main img')")
 
 
+def test_nested_settings_have_the_names_of_comparisons(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    config = {"lr": 0.1, "framework": {"name": "transformers", "hparams": {"width": 16}, "sizes": [1, 2]}}
+    stream = Stream(client, name="nested", config=config, begin=time.time_ns() - 20 * STEP)
+    train(stream, 0, 3)
+    stream.send()
+    show(browser, client, f"/runs/{stream.run}")
+    appears(browser, "#details summary", "Settings of the run")
+    press(browser, "#details summary")
+    appears(browser, "#details", "framework.sizes")
+    names = [element.text for element in found(browser, "#details dt")]
+    assert ["lr", "framework.name", "framework.hparams.width", "framework.sizes"] == names[1:5]
+
+
 def test_a_hostile_address_is_text_too(browser: webdriver.Chrome, client: httpx.Client) -> None:
     answer = client.get('/runs/"><script>alert(1)<!--')
     assert "<script>alert" not in answer.text

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ammeter.environment import command_line, identity
 from ammeter.environment.settings import Launched, settings
+from ammeter.integrations.framework_run import guarded
 from ammeter.integrations.loaded import Known, known
 from ammeter.integrations.loss_scalers import follow_loaded
 from ammeter.launcher.inside.sigterm_note import note_termination
@@ -190,7 +191,7 @@ class AutoWatcher:
         with suppress(OSError):
             note_termination(self._session.journal.folder)
         self._session.handles += framework.attach(run)
-        follow_loaded(run)
+        guarded(follow_loaded)(run)
         if self._options.profile:
             profiling = Profiling(self._session)
             self._session.handles += profiling.attach(self._session.guard(profiling.name))

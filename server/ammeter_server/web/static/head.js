@@ -113,8 +113,14 @@ function details({ config, tags, lost, id, command }) {
     gone.length ? make("div", { class: "note" }, make("h2", {}, "Lost records"),
       make("ul", {}, gone.map(([reason, { steps, events }]) => make("li", {}, `${reason}: ${plural(steps, "step")}, ${plural(events, "event")}`)))) : null,
     make("details", {}, make("summary", {}, "Settings of the run"),
-      pairs([["id", id], ...(command ? [["command", command]] : []), ...Object.entries(config ?? {}), ...Object.entries(tags ?? {})])),
+      pairs([["id", id], ...(command ? [["command", command]] : []), ...settings(config), ...Object.entries(tags ?? {})])),
   );
+}
+
+// Nested settings have names such as framework.learning_rate, as in comparisons.
+function settings(config, within = "") {
+  return Object.entries(config ?? {}).flatMap(([name, value]) =>
+    value && typeof value === "object" && !Array.isArray(value) ? settings(value, `${within}${name}.`) : [[within + name, value]]);
 }
 
 export function pairs(entries) {

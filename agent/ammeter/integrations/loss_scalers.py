@@ -18,6 +18,7 @@ import torch
 from ammeter.integrations.loaded import drivers
 from ammeter.integrations.optimizer_chain import chain
 from ammeter.recording.own_scale import REPORTED
+from ammeter.recording.row import Row
 from ammeter.recording.scaler_updates import Update
 from ammeter.recording.session import Session
 from ammeter.tensors import async_copy
@@ -152,10 +153,16 @@ class _Followed:
     def _updated(self, overflowed: Overflow) -> Callable[..., None]:
         def updated(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             scale, self._before = self._before, None
-            if args[0] is self._own() and scale is not None and self._scales(scale):
-                overflows = overflowed(args, kwargs, result)
-                if overflows is not None:
-                    self._record(scale, overflows=overflows)
+            if args[0] is not self._own() or scale is None:
+                return
+            row, overflows = self._session.row, overflowed(args, kwargs, result)
+            if overflows is None or ("updates" in row.raw and REPORTED not in row.raw):  # of a GradScaler
+                return
+            row.raw[REPORTED] = True
+            if self._scales(scale):
+                self._record(row, scale, overflows=overflows)
+            if overflows:
+                self._session.skip_step()
 
         return updated
 
@@ -167,18 +174,12 @@ class _Followed:
             self._session.emit("scaler.seen", data)
         return self._is_seen
 
-    def _record(self, scale: async_copy.Transfer, *, overflows: bool) -> None:
-        session, row = self._session, self._session.row
-        if "updates" in row.raw and REPORTED not in row.raw:
-            return  # of a GradScaler
+    def _record(self, row: Row, scale: async_copy.Transfer, *, overflows: bool) -> None:
         found_inf, after = async_copy.number(float(overflows)), self._scale()
         update = Update(0, scale, async_copy.number(self._good_steps), after=after)
-        update.found_infs = {id(optimizer): [found_inf] for optimizer in session.watched.optimizers}
+        update.found_infs = {id(optimizer): [found_inf] for optimizer in self._session.watched.optimizers}
         for transfer in (scale, after):
             row.wait_for(transfer)
         row.raw["updates"] = [update]
-        row.raw[REPORTED] = True
         changes = scale.on_host and after.on_host and scale.number() != after.number()
         self._good_steps = 0 if overflows or changes else self._good_steps + 1
-        if overflows:
-            session.skip_step()

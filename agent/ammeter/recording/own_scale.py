@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 REPORTED = "scale_reported"
-"""Entry in the values of a row whose scale a framework's scaler reports; nothing of it needs to be proven."""
+"""Entry in the values of a row whose scale a framework's scaler reports: nothing of it needs to be proven. DeepSpeed
+then steps each parameter group on its own."""
 
 MAX_CHANGE = 16.0
 """Largest ratio of two consecutive scales. A dynamic scale is halved or doubled, once or a few times in a row."""

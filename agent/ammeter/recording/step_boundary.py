@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.recording import returned_losses
-from ammeter.recording.own_scale import Reset
+from ammeter.recording.own_scale import REPORTED, Reset
 from ammeter.recording.unobserved.scaler import UnobservedScaler
 from ammeter.torch_hooks import optimizer_steps, patch
 from ammeter.torch_hooks.closures import closure_in
@@ -258,8 +258,9 @@ class Boundary:
             self._skip([optimizer])
 
     def _once(self, optimizer: torch.optim.Optimizer) -> None:
-        """Closes the step if this optimizer has already stepped in it."""
-        if id(optimizer) in self._session.row.stepped | self._session.row.skipped:
+        """Closes the step if this optimizer has already stepped in it, unless a framework steps in parts."""
+        row = self._session.row
+        if id(optimizer) in row.stepped | row.skipped and REPORTED not in row.raw:
             self._close()
         self._rows.begin_step()
         if not self._watched.optimizers.at_most_one():

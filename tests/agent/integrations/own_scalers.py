@@ -99,7 +99,12 @@ SCALERS: dict[str, Any] = {"deepspeed": LikeDeepSpeed, "megatron": LikeMegatron,
 
 
 class MixedPrecisionOptimizer:
-    """Updates float32 copies of half weights, as those libraries do: `optimizer` never sees the half gradients."""
+    """Updates float32 copies of half weights, as those libraries do: `optimizer` never sees the half gradients.
+
+    in_parts: whether it steps once for each parameter group, as ZeRO of DeepSpeed does.
+    """
+
+    in_parts = False
 
     def __init__(self, optimizer: torch.optim.Optimizer, loss_scaler: Any) -> None:
         self.optimizer, self.loss_scaler = optimizer, loss_scaler
@@ -120,13 +125,23 @@ class MixedPrecisionOptimizer:
         else:
             for half, copy in zip(self.halves, self.copies, strict=True):
                 copy.grad = half.grad.float() / scale
-            self.optimizer.step()
+            self._update()
             for half, copy in zip(self.halves, self.copies, strict=True):
                 copy.grad = None
                 half.data.copy_(copy.data)
             self.loss_scaler.after_step()
         for half in self.halves:
             half.grad = None
+
+    def _update(self) -> None:
+        if not self.in_parts:
+            self.optimizer.step()
+            return
+        (group,) = groups = self.optimizer.param_groups
+        for parameters in (self.copies[:2], self.copies[2:]):
+            self.optimizer.param_groups = [{**group, "params": parameters}]
+            self.optimizer.step()
+        self.optimizer.param_groups = groups
 
 
 def training(scaler: Any, bad_from: int | None = None) -> tuple[torch.nn.Module, MixedPrecisionOptimizer]:

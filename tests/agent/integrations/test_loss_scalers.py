@@ -71,6 +71,19 @@ def test_a_collapse_of_the_scale_is_found(kind: str, tmp_path: Path) -> None:
     assert (BAD_FROM, BAD_FROM) == (found["nonfinite-loss"].first_step, found["scale-collapse"].first_step)
 
 
+@pytest.mark.parametrize("scale", [OVERFLOWS, 1.0], ids=["float16", "bfloat16"])
+def test_an_update_in_parts_is_one_step(kind: str, scale: float, tmp_path: Path) -> None:
+    model, optimizer = training(SCALERS[kind](scale))
+    optimizer.in_parts = True
+    run = ammeter.watch(model, optimizer.optimizer, dir=tmp_path)
+    loss_scalers.follow(run, optimizer)
+    train(model, optimizer, 14)
+    run.close()
+    recorded = Recorded(tmp_path)
+    assert 14 - optimizer.skipped_steps == sum(recorded.logged("applied").values())
+    assert dict.fromkeys(range(14), 1.0) == recorded.logged("micro_batches")
+
+
 def test_the_training_is_the_same_where_nobody_follows(kind: str, tmp_path: Path) -> None:
     model, optimizer = watched(tmp_path, kind, OVERFLOWS, 20)
     alone, other = training(SCALERS[kind](OVERFLOWS))

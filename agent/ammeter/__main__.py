@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | runbook | gate | stress | probe | ship | doctor."""
+"""The command line: ammeter run | report | runbook | gate | export | stress | probe | ship | doctor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ USAGE = """usage: ammeter COMMAND ...
   report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
   stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
   probe MODULE:FACTORY           map at which sizes and dtypes a model's precision holds, before training
   ship DIR [--url URL]           send the journals in DIR to a collector
@@ -43,6 +44,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "report": _report,
         "runbook": _runbook,
         "gate": _gate,
+        "export": _export,
         "stress": _stress,
         "probe": _probe,
         "ship": _ship,
@@ -72,6 +74,12 @@ def _gate(words: list[str]) -> int:
     from ammeter.report import gate
 
     return gate.main(words)
+
+
+def _export(words: list[str]) -> int:
+    from ammeter.export import command
+
+    return command.main(words)
 
 
 def _stress(words: list[str]) -> int:

@@ -19,6 +19,7 @@ WITHOUT_TORCH = (
     "environment.command_line",
     "environment.settings",
     "environment.source_control",
+    "export",
     "journal",
     "launcher",
     "redaction",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import uuid
@@ -18,6 +19,8 @@ NAMESPACE = uuid.UUID("5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11")
 id."""
 
 _JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "TORCHELASTIC_RUN_ID")
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C Trace Context, version 00. OpenTelemetry hands it on in the environment as TRACEPARENT."""
 _STORE_KEY = "ammeter/run_id"
 
 
@@ -54,6 +57,12 @@ def launcher(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the launcher's restart limit, such as {"max_restarts": "2"}; empty without restarts."""
     max_restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
     return {"max_restarts": max_restarts} if max_restarts != "0" else {}
+
+
+def trace(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the trace that this process belongs to, {"traceparent": ...}, if its starter handed one on."""
+    parent = environment.get("TRACEPARENT", "")
+    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
 
 
 def host() -> str:

@@ -37,6 +37,21 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
     return runs if every else runs[-1:]
 
 
+def find_run(name: str, folder: Path) -> Path:
+    """Finds the folder of the run that `name` means: a path as for find_runs, or the id or name of a run in `folder`.
+
+    Of several runs with the name, the one that started last is used.
+
+    Raises:
+        NoJournal: there is no such run.
+    """
+    if name and Path(name).is_dir():
+        return find_runs(Path(name))[0]
+    if named := _named(name, folder):
+        return max(named, key=lambda run: named[run].started)
+    raise NoJournal(f"there is no run {name!r} in {folder}; pass its folder, or the id or name of a run there")
+
+
 def find_baseline(name: str, run: Path) -> Path:
     """Finds the folder of the baseline that `name` means.
 
@@ -50,16 +65,14 @@ def find_baseline(name: str, run: Path) -> Path:
         return find_runs(Path(name))[0]
     run_folder = run.resolve().parent if (run / "alive").exists() else run.resolve()
     parent = run_folder.parent
-    others = [other for other in parent.iterdir() if other.is_dir() and other != run_folder and journal.streams(other)]
-    hellos = {other: hello for other in others if (hello := _hello(other))}
-    candidates = [other for other, hello in hellos.items() if name and name in (other.name, hello.name)]
+    candidates = {other: hello for other, hello in _named(name, parent).items() if other != run_folder}
     if not candidates:
         raise NoJournal(
             f"there is no baseline {name!r} in {parent}; pass a path, or the id or name of another run there"
         )
     own_hello = _hello(run_folder)
-    earlier = [other for other in candidates if own_hello and hellos[other].started <= own_hello.started]
-    return max(earlier or candidates, key=lambda other: hellos[other].started)
+    earlier = [other for other in candidates if own_hello and candidates[other].started <= own_hello.started]
+    return max(earlier or candidates, key=lambda other: candidates[other].started)
 
 
 def streams_in(path: Path) -> list[Path]:
@@ -130,6 +143,13 @@ def _start(run: Path) -> tuple[int, float]:
     hellos = (journal.schema_before(stream, 0) for stream in streams)
     started = min((hello.started for hello in hellos if hello is not None), default=0)
     return started, max(path.stat().st_mtime for stream in streams for path in (stream, stream / "alive"))
+
+
+def _named(name: str, folder: Path) -> dict[Path, Hello]:
+    """Returns the runs of a folder with this id or name, each with the hello of its earliest rank stream."""
+    runs = [run for run in folder.iterdir() if run.is_dir() and journal.streams(run)] if folder.is_dir() else []
+    hellos = {run: hello for run in runs if (hello := _hello(run))}
+    return {run: hello for run, hello in hellos.items() if name and name in (run.name, hello.name)}
 
 
 def _hello(run: Path) -> Hello | None:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ammeter.wire.columns import Ints
+from ammeter.wire.logged_values import may_be_logged
 from ammeter_server.curves.curve import Curve, CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk, chunks_of_views
 from ammeter_server.curves.downsample import choose
-from ammeter_server.curves.late_values import last_values, late_curves, may_be_logged
+from ammeter_server.curves.late_values import last_values, late_curves
 from ammeter_server.curves.segment_reader import SegmentReader
 from ammeter_server.db import Store
 from ammeter_server.db.queries.events import late_values

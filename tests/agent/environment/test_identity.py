@@ -11,6 +11,7 @@ import torch.distributed
 from torch._C import _distributed_c10d as stores_of_torch
 
 from ammeter.environment import identity
+from ammeter.redaction.redactor import Redactor
 from ammeter.wire.frames import Hello
 from tests.agent import programs
 
@@ -109,6 +110,14 @@ def test_how_often_the_launcher_starts_again_is_told_where_it_does() -> None:
         identity.launcher(variables)
         for variables in ({}, {"TORCHELASTIC_MAX_RESTARTS": "0"}, {"TORCHELASTIC_MAX_RESTARTS": "3"})
     ]
+
+
+def test_the_trace_that_started_the_process_is_recorded_if_it_is_one() -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert [{}, {}, {"traceparent": parent}] == [
+        identity.trace(variables) for variables in ({}, {"TRACEPARENT": f"{parent}; rm -rf"}, {"TRACEPARENT": parent})
+    ]
+    assert parent == Redactor(remembers=False).fact("traceparent", parent)
 
 
 RANK = """

@@ -15,7 +15,7 @@ from typing import Any
 from ammeter.preflight.dtypes import dtype_list
 from ammeter.preflight.precision_map import cell
 from ammeter.preflight.precision_map.cell import Cell, Training
-from ammeter.preflight.progress import Progress
+from ammeter.report.terminal.progress import Progress
 from ammeter.wire import printable
 
 EXIT_HOLDS, EXIT_BREAKS, EXIT_NOT_RUN = 0, 1, 2

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ammeter.preflight import factory
-from ammeter.preflight.progress import Progress
 from ammeter.preflight.stress import calls, changes, samples, trials
 from ammeter.preflight.stress.calls import Call, Calls, Place
 from ammeter.preflight.stress.trials import Outcome
+from ammeter.report.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What `ammeter export --to otlp` sends: metrics, log records, and the requests with them."""

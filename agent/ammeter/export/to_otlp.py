@@ -1,0 +1,50 @@
+"""Sends a run to an OTLP receiver: signals as metrics at their own times, events and findings as logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from ammeter.export.otlp.logs import Record, events_of, finding_record
+from ammeter.export.otlp.sender import Sender
+from ammeter.export.recorded_run import Section
+from ammeter.export.written import Written
+from ammeter.report.diagnosis import ReportedFinding, diagnose
+
+
+def write(written: Written) -> None:
+    """Sends the metrics of each stream, then its events, then the findings of the run."""
+    run = written.run
+    with closing(Sender(written.target)) as sender:
+        findings = diagnose(run.path).findings
+        times = _Times(findings)
+        for stream in run.streams:
+            for section in written.read(stream):
+                sender.add(section, run.signals.values())
+                times.add(section)
+            sender.flush(stream)
+            sender.send(events_of(stream), stream)
+        sender.send(times.records(), run.streams[0])
+    written.details = {"points": sender.points, "logs": sender.logs, "findings": len(findings)}
+
+
+class _Times:
+    """Looks up when the verdict of each finding was reached, while the rows pass by."""
+
+    def __init__(self, findings: list[ReportedFinding]) -> None:
+        self._findings = findings
+        self._times = [0] * len(findings)
+        self._last = 0
+
+    def add(self, section: Section) -> None:
+        self._last = max(self._last, int(section.times[-1]))
+        for index, reported in enumerate(self._findings):
+            if reported.rank == section.stream.rank:
+                rows = (section.steps == reported.finding.opened_step).nonzero()[0]
+                if len(rows):
+                    self._times[index] = int(section.times[rows[-1]])
+
+    def records(self) -> Iterator[Record]:
+        """Yields the findings. One whose step has no row has the time of the last row."""
+        for reported, time in zip(self._findings, self._times, strict=True):
+            yield finding_record(reported, time or self._last)

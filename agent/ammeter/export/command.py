@@ -63,6 +63,10 @@ def _write(written: Written) -> None:
     try:
         with redirect_stdout(sys.stderr):  # some libraries print there what is no part of the answer
             write(written)
+    except (ExportFailed, BadBlock, OSError):
+        raise
+    except Exception as error:  # each library has errors of its own; all of them say what it refuses
+        raise ExportFailed(f"{written.to} failed with {type(error).__name__}: {error}") from error
     finally:
         written.progress.end()
 

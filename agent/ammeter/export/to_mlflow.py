@@ -28,17 +28,16 @@ def write(written: Written) -> None:
     """Writes metrics with step and time, the settings as parameters and the tags."""
     mlflow, entities = library("mlflow", "mlflow", "mlflow.entities")
     run, hello = written.run, written.run.hello
-    with _errors(mlflow):
-        client = mlflow.MlflowClient(tracking_uri=_uri(written.target))
-        experiment = _experiment(client, hello.project)
-        _refuse_second(client, experiment, hello.run)
-        started = hello.started // 10**6
-        made = client.create_run(experiment, started, _keyed(hello.tags), hello.name or hello.run)
-        with _deleted_on_error(client, made.info.run_id):
-            _log_settings(client, entities, made.info.run_id, hello.config)
-            ended = _log_metrics(client, entities, made.info.run_id, written)
-            client.set_tag(made.info.run_id, RUN_TAG, hello.run)
-            client.set_terminated(made.info.run_id, _status(run), ended // 10**6)
+    client = mlflow.MlflowClient(tracking_uri=_uri(written.target))
+    experiment = _experiment(client, hello.project)
+    _refuse_second(client, experiment, hello.run)
+    started = hello.started // 10**6
+    made = client.create_run(experiment, started, _keyed(hello.tags), hello.name or hello.run)
+    with _deleted_on_error(client, made.info.run_id):
+        _log_settings(client, entities, made.info.run_id, hello.config)
+        ended = _log_metrics(client, entities, made.info.run_id, written)
+        client.set_tag(made.info.run_id, RUN_TAG, hello.run)
+        client.set_terminated(made.info.run_id, _status(run), ended // 10**6)
     written.details = {"mlflow_experiment": experiment, "mlflow_run": made.info.run_id}
 
 
@@ -67,14 +66,6 @@ def _parents(key: str) -> list[str]:
 def _uri(target: str) -> str:
     is_uri = "://" in target or target.startswith(("file:", "databricks"))
     return target if is_uri else Path(target).resolve().as_uri()
-
-
-@contextmanager
-def _errors(mlflow: Any) -> Iterator[None]:
-    try:
-        yield
-    except mlflow.exceptions.MlflowException as error:
-        raise ExportFailed(f"MLflow refuses it: {error}") from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from ammeter.export.errors import ExportFailed, library
+from ammeter.export.errors import library
 from ammeter.export.new_target import new_folder
 from ammeter.export.recorded_run import RecordedRun, Stream
 from ammeter.export.written import Written
@@ -28,7 +28,7 @@ Record = tuple[int, int, int, dict[str, float]]
 def write(written: Written) -> None:
     """Writes all streams as one history: the values of a step are logged together, each under its stream's prefix."""
     (wandb,) = library("wandb", "wandb")
-    with _place(written) as place, _errors(wandb):
+    with _place(written) as place:
         run = wandb.init(**place, **_identity(written.run), settings=_settings(wandb))
         code = 1
         try:
@@ -49,14 +49,6 @@ def _place(written: Written) -> Iterator[dict[str, Any]]:
     else:
         with new_folder(written.target) as folder:
             yield {"mode": "offline", "dir": str(folder), "project": _project(written.run)}
-
-
-@contextmanager
-def _errors(wandb: Any) -> Iterator[None]:
-    try:
-        yield
-    except wandb.Error as error:
-        raise ExportFailed(f"W&B refuses it: {error}") from error
 
 
 def _settings(wandb: Any) -> Any:

@@ -154,7 +154,7 @@ def test_mlflows_own_refusal_is_shown(
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     recorded(warm(3), tmp_path)
     said = refusal(capsys, tmp_path / RUN, "--to", "mlflow", tmp_path / "mlruns")
-    assert "ammeter export: MLflow refuses it: The filesystem tracking backend" in said
+    assert "ammeter export: mlflow failed with MlflowException: The filesystem tracking backend" in said
 
 
 @pytest.mark.parametrize(

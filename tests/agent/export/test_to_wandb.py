@@ -120,3 +120,10 @@ def test_a_folder_with_content_stays_as_it_is(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "mine").touch()
     said = refusal(capsys, tmp_path / RUN, "--to", "wandb", tmp_path)
     assert "exists and is not an empty folder; name another one" in said
+
+
+def test_what_wandb_refuses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(warm(3), tmp_path)
+    said = refusal(capsys, tmp_path / RUN, "--to", "wandb", "wandb:50%")
+    assert "ammeter export: wandb failed with" in said
+    assert "found '%'" in said

@@ -1,6 +1,7 @@
 """Peers other than Ammeter: methods and tools that people use today for the same questions.
 
-A peer whose package is not installed raises ImportError; bench/requirements.txt names the packages.
+A peer whose package is not installed raises ImportError; requirements-dev.txt and bench/requirements.txt name the
+packages.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def row_per_sample(folder: Path, rank: Rank, rows: int, steps: int) -> IngestCos
 def mlflow(folder: Path, rank: Rank, rows: int, steps: int) -> IngestCost:
     """Calls MlflowClient.log_batch on SQLite, without a server."""
     if import_module("importlib.util").find_spec("mlflow") is None:
-        raise MissingError("mlflow is not installed; see bench/requirements.txt")
+        raise MissingError("mlflow is not installed; see requirements-dev.txt")
     return _in_own_process("mlflow", folder, rank, rows, steps)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from ammeter.__main__ import main
 from ammeter.export import command, errors, to_csv
+from ammeter.report.terminal import progress
 from ammeter.wire.frames import Lost
 from tests.agent.export.exporting import export, narrow, recorded, refusal
 from tests.agent.report.reporting import RUN, written
@@ -60,6 +61,18 @@ def test_the_help_names_every_format_and_what_its_target_is(capsys: pytest.Captu
         main(["export", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert [] == [name for name, target in command.TARGETS.items() if f"{name}: {target}" not in said]
+
+
+def test_a_long_export_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    recorded(warm(1200), tmp_path)
+    assert 0 == main(["export", str(tmp_path / RUN), "--to", "csv", str(tmp_path / "run.csv")])
+    lines = capsys.readouterr().err.splitlines()
+    assert [
+        f"ammeter export: {part} of 3: rank_0 step {step}" for part, step in enumerate((499, 999, 1199), 1)
+    ] == lines
 
 
 def test_what_a_library_prints_is_no_part_of_the_answer(

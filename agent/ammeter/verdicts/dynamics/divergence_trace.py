@@ -31,7 +31,8 @@ FALLEN_RATIO = EXPLODED_RATIO
 of densities, fall slowly, and the level follows them."""
 
 ENORMOUS_RATIO = 1e6
-"""Ratio that needs no longer series: data and weights of samples do not span six decades."""
+"""Ratio that needs no longer series: data and weights of samples do not span six decades. A negative loss is also far
+at this ratio to the first one, however slowly it has fallen."""
 
 MIN_EXPLODED, MIN_ENORMOUS = 8, 3
 """Losses of an episode above a thousand times, and a million times, the level that are an explosion. Four or five
@@ -110,6 +111,11 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         return max(UNIT_LOSS, abs(self.first), self.level) if self.first == self.first else UNIT_LOSS
 
     @property
+    def floor(self) -> float:
+        """The loss from which on a slow fall is far, too."""
+        return _floor(self.first)
+
+    @property
     def is_calm(self) -> bool:
         return not self.since and self.aftermath < 0 and not self.nonfinite
 
@@ -149,8 +155,8 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         if not len(losses):
             return 0
         first = float(losses[0]) if math.isnan(self.first) else self.first
-        lowest = max(UNIT_LOSS, abs(first), self.level)
-        if float(losses.max()) <= FAR_RATIO * lowest and float(losses.min()) > -FALLEN_RATIO * lowest:
+        lowest, floor = max(UNIT_LOSS, abs(first), self.level), _floor(first)
+        if float(losses.max()) <= FAR_RATIO * lowest and float(losses.min()) > max(-FALLEN_RATIO * lowest, floor):
             return len(losses)  # near the lowest level that any of them is compared with
         own = np.abs(np.concatenate([np.frombuffer(self.tail, "<f4"), losses]).astype(np.float64))
         highest = np.maximum.accumulate(own)
@@ -158,7 +164,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         aged = np.arange(before, len(own)) - LAG_LOSSES
         levels = np.where(aged > 0, np.maximum(lowest, highest[np.maximum(aged - 1, 0)]), lowest)
         with np.errstate(invalid="ignore"):
-            far = ~(losses <= FAR_RATIO * levels) | (losses <= -FALLEN_RATIO * levels)
+            far = ~(losses <= FAR_RATIO * levels) | (losses <= np.maximum(-FALLEN_RATIO * levels, floor))
         far |= ~np.isfinite(losses)
         return int(np.argmax(far)) if far.any() else len(losses)
 
@@ -186,7 +192,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         if not math.isfinite(loss):
             return self if self.nonfinite else replace(self, nonfinite=True)
         trace = replace(self, nonfinite=False) if self.nonfinite else self
-        ratio = magnitude(loss, trace.reference)
+        ratio = loss / trace.floor * ENORMOUS_RATIO if loss <= trace.floor else magnitude(loss, trace.reference)
         if not trace.since and (ratio <= FAR_RATIO or math.isnan(trace.first)):
             after = -1 if trace.aftermath < 0 else trace.aftermath + 1
             accepted = trace._accept_one(loss)
@@ -224,3 +230,7 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
             after = 0 if self.explosions >= MIN_EXPLOSIONS else -1
             return replace(self, since=0, near=0, aftermath=after, tail=self.tail[-4 * CALM_LOSSES :])
         return self.settled() if self.since >= SETTLED_LOSSES else self
+
+
+def _floor(first: float) -> float:
+    return -ENORMOUS_RATIO * (max(UNIT_LOSS, abs(first)) if first == first else UNIT_LOSS)

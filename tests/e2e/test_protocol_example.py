@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 
 def program() -> str:
-    (found,) = re.findall(r"^```python\n(.*?)^```", (tree.ROOT / "docs" / "protocol.md").read_text(), re.DOTALL | re.M)
-    return str(found)
+    (found,) = tree.fenced(tree.ROOT / "docs" / "protocol.md", "python")
+    return found
 
 
 def test_the_program_in_the_protocol_page_is_acknowledged_and_its_rows_are_stored(collector: Collector) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -70,3 +71,8 @@ def faults_of_the_trainer() -> set[str]:
             for decorator in node.decorator_list
         )
     }
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    """Returns the code blocks of a document in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)

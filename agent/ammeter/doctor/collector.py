@@ -9,7 +9,7 @@ from ammeter.doctor.line import Line, fail, ok, warn
 from ammeter.environment.settings import Settings, proxies
 from ammeter.redaction import text
 from ammeter.shipper.answers import WRONG_OFFSET_REMEDY, Answer
-from ammeter.shipper.http import CollectorCheck, check_collector
+from ammeter.shipper.readiness import CollectorCheck, check_collector
 
 MAX_SKEW_SECONDS = 5.0
 """run-lost waits 15 s for a silent host.

@@ -1,16 +1,14 @@
-"""Sends one request to the collector and decodes the answer; the agent's only HTTP code."""
+"""Sends requests to the collector and reads the answers; the agent's only HTTP code."""
 
 from __future__ import annotations
 
-import email.utils
 import http.client
 import io
 import re
 import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -18,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ammeter.shipper.answers import NO_ANSWER, Answer, decode_answer
+from ammeter.shipper.answers import Answer, decode_answer
 from ammeter.wire.codec import encode_batch
 from ammeter.wire.frames import CONTENT_TYPE, Batch
 
@@ -61,12 +59,8 @@ class Collector:
         self._log_state = log_state
         self._down_since: float | None = None
         self._lock = threading.Lock()
-        self._pool = _pool(connect_seconds, read_seconds)
-        self._headers = {"Content-Type": CONTENT_TYPE, "Accept": "application/json, application/problem+json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-        elif userinfo:
-            self._headers |= urllib3.make_headers(basic_auth=userinfo)
+        self._pool = Connections(connect_seconds, read_seconds)
+        self._headers = {"Content-Type": CONTENT_TYPE, **request_headers(token, userinfo)}
 
     def send(self, run: str, stream: str, begin: int, end: int, batch: Batch) -> Answer:
         """Sends a stream's content from begin to end.
@@ -88,27 +82,10 @@ class Collector:
 
     def _post(self, url: str, content: bytes) -> Answer:
         try:
-            response = self._pool.request(
-                "POST",
-                url,
-                body=content,
-                headers=self._headers,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,  # no encoding was requested, and unpacked data may have any size
-            )
-            body = _read_body(response)
-            if len(body) < MAX_ANSWER_BYTES:
-                response.release_conn()
-            else:
-                response.close()
-            if not body and not any(response.headers.get(name) for name in ("Content-Length", "Transfer-Encoding")):
-                # urllib3 returns it as a complete answer
-                return Answer(0, "the connection closed before the end of the answer's headers")
-            return decode_answer(response.status, body, response.headers.get("Retry-After"))
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            return Answer(0, _reason_of(error))
+            response = self._pool.request("POST", url, self._headers, content)
+        except NoAnswerError as error:
+            return Answer(0, str(error))
+        return decode_answer(response.status, response.body, response.headers.get("Retry-After"))
 
     def _track_availability(self, answer: Answer) -> None:
         if answer.unavailable and self._down_since is None:
@@ -123,6 +100,72 @@ class Collector:
             self._log_state("collector", "up", f"{self.url} is reachable again after {seconds:.1f} s")
 
 
+class NoAnswerError(Exception):
+    """No complete answer arrived; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A complete answer. Its headers are found in any case of letters."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Connections:
+    """The connections to servers, kept open and shared by threads. read_seconds: time limit for a whole answer."""
+
+    def __init__(self, connect_seconds: float, read_seconds: float) -> None:
+        timeout = urllib3.Timeout(connect=connect_seconds, read=read_seconds)
+        self._pool = urllib3.PoolManager(maxsize=8, timeout=timeout)
+        self._pool.pool_classes_by_scheme = {"http": _ConnectionPool, "https": _TlsConnectionPool}
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> Response:
+        """Sends one request, once, and reads up to max_bytes of the answer. Raises NoAnswerError."""
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=content,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,  # no encoding was requested, and unpacked data may have any size
+            )
+            body = _read_body(response, max_bytes)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise NoAnswerError(_reason_of(error)) from None
+        if len(body) < max_bytes:
+            response.release_conn()
+        else:
+            response.close()
+        if not body and not any(response.headers.get(name) for name in ("Content-Length", "Transfer-Encoding")):
+            # urllib3 returns it as a complete answer
+            raise NoAnswerError("the connection closed before the end of the answer's headers")
+        return Response(response.status, body, response.headers)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._pool.clear()
+
+
+def request_headers(token: str | None, userinfo: str) -> dict[str, str]:
+    """Returns the headers that a collector expects, with the token, or else with the credentials of the URL."""
+    accepted = {"Accept": "application/json, application/problem+json"}
+    if token:
+        return accepted | {"Authorization": f"Bearer {token}"}
+    return accepted | (urllib3.make_headers(basic_auth=userinfo) if userinfo else {})
+
+
 def without_userinfo(url: str) -> tuple[str, str]:
     """Returns the URL without credentials, and its "user:password" or ''."""
     parts = urlsplit(url)
@@ -130,63 +173,13 @@ def without_userinfo(url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(netloc=host)).rstrip("/"), unquote(userinfo)
 
 
-@dataclass(frozen=True)
-class CollectorCheck:
-    """The state of a collector.
-
-    readiness: the answer to /readyz, which took `seconds`. ingest: the answer to an empty batch of a nonexistent run,
-    which the collector does not store. clock_skew_seconds: how far the collector's clock is ahead of this one; None if
-    unknown.
-    """
-
-    readiness: Answer
-    seconds: float = 0.0
-    ingest: Answer = NO_ANSWER
-    clock_skew_seconds: float | None = None
-
-
-def check_collector(
-    url: str, token: str | None, *, connect_seconds: float = 5.0, read_seconds: float = 10.0
-) -> CollectorCheck:
-    """Checks whether a collector is ready and accepts this token. Never raises for network errors."""
-    pool = _pool(connect_seconds, read_seconds)
-    began = time.monotonic()
-    try:
-        response = pool.request(
-            "GET",
-            f"{url.rstrip('/')}/readyz",
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,
-        )
-        body, seconds = _read_body(response), time.monotonic() - began
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        return CollectorCheck(Answer(0, _reason_of(error)))
-    finally:
-        pool.clear()
-    is_ready = response.status == 200 and b'"ready"' in body
-    readiness = Answer(200) if is_ready else decode_answer(response.status, body)
-    if readiness.status != 200:
-        return CollectorCheck(readiness, seconds)
-    collector = Collector(url, token, lambda *_: None, connect_seconds=connect_seconds, read_seconds=read_seconds)
-    ingest = collector.send(str(uuid.uuid4()), uuid.uuid4().hex, 0, 0, Batch())
-    return CollectorCheck(readiness, seconds, ingest, _clock_skew_seconds(response.headers.get("Date")))
-
-
-def _read_body(response: urllib3.BaseHTTPResponse) -> bytes:
-    """Returns up to MAX_ANSWER_BYTES of an answer. Raises urllib3's errors if the connection closes before."""
-    body = b""
-    while len(body) < MAX_ANSWER_BYTES and (chunk := response.read(MAX_ANSWER_BYTES - len(body))):
-        body += chunk
-    return body
-
-
-def _pool(connect_seconds: float, read_seconds: float) -> urllib3.PoolManager:
-    timeout = urllib3.Timeout(connect=connect_seconds, read=read_seconds)
-    pool = urllib3.PoolManager(maxsize=8, timeout=timeout)
-    pool.pool_classes_by_scheme = {"http": _ConnectionPool, "https": _TlsConnectionPool}
-    return pool
+def _read_body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
+    """Returns up to max_bytes of an answer. Raises urllib3's errors if the connection closes before."""
+    parts, missing = [], max_bytes
+    while missing and (chunk := response.read(missing)):
+        parts.append(chunk)
+        missing -= len(chunk)
+    return b"".join(parts)
 
 
 class _DeadlineReader(io.RawIOBase):
@@ -256,17 +249,6 @@ class _ConnectionPool(urllib3.HTTPConnectionPool):
 
 class _TlsConnectionPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
-
-
-def _clock_skew_seconds(date: str | None) -> float | None:
-    """Returns the seconds by which a Date header is ahead of this clock.
-
-    The header has whole seconds, so the middle of its second is compared.
-    """
-    try:
-        return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - time.time() if date else None
-    except ValueError:
-        return None
 
 
 def _reason_of(error: BaseException) -> str:

@@ -1,0 +1,267 @@
+"""The client: one method per resource of the collector's API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Generic, Self, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from ammeter.client import curves
+from ammeter.client.curves import Curve
+from ammeter.client.requests import Requests, Resource
+from ammeter.client.resources import Comparison, Event, Incident, Run, SentComparison, TensorStat
+from ammeter.environment.settings import settings
+
+T = TypeVar("T")
+
+DEFAULT_SECONDS = 30.0
+"""Time limit of one answer, that of the shipper."""
+
+DEFAULT_REPEATS = 3
+"""Repeats within about two seconds, as long as a collector needs to restart."""
+
+MAX_POINTS = 100_000
+"""The largest number of points of a curve that the API sends."""
+
+
+class _Page(msgspec.Struct, Generic[T]):
+    items: list[T]
+    next_page_token: str | None = None
+
+
+for _kind in (Run, Incident, Event, TensorStat):
+    msgspec.json.Decoder(_Page[_kind])  # type: ignore[valid-type]
+
+
+class Client:
+    """Reads runs from a collector, and changes incidents. Threads may share it.
+
+    Every method raises ClientError with the problem and the remedy. Lists are iterators that request a page when it is
+    needed, newest first.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout: float = DEFAULT_SECONDS,
+        repeats: int = DEFAULT_REPEATS,
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            url: the collector, http:// or https://; default AMMETER_URL.
+            token: a token with scope read; default AMMETER_TOKEN. Not needed by a collector without tokens.
+            timeout: seconds within which a whole answer must arrive.
+            repeats: how often a request is repeated while the collector is not available.
+
+        Raises:
+            ValueError: there is no URL, or it has another scheme.
+        """
+        chosen = settings(url)
+        if chosen.url is None:
+            raise ValueError("url is missing and AMMETER_URL is not set; use Client('http://127.0.0.1:8480')")
+        if not timeout > 0 or repeats < 0:
+            raise ValueError(f"timeout is {timeout!r} and repeats is {repeats!r}; use seconds above 0, and 0 or more")
+        self._requests = Requests(chosen.url, token or chosen.token, timeout, repeats)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections. The client opens new ones if it is used again."""
+        self._requests.close()
+
+    def runs(self, *, state: str | None = None, project: str | None = None, page_size: int = 100) -> Iterator[Run]:
+        """Yields runs, the most recently started first. state: running, ended or lost."""
+        query = {"state": state, "project": project, "page_size": page_size}
+        yield from self._listed(Resource("/api/v1/runs", {}), Run, query)
+
+    def run(self, run: str) -> Run:
+        """Returns a run by its `id`; a token of a project can use its `external_id`, too."""
+        return self._requests.decoded(Resource("/api/v1/runs/{run}", {"run": run}), Run)
+
+    def incidents(
+        self,
+        run: str | None = None,
+        *,
+        state: str | Sequence[str] = (),
+        severity: str | None = None,
+        verdict: str | Sequence[str] = (),
+        rank: int | Sequence[int] = (),
+        project: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = 100,
+    ) -> Iterator[Incident]:
+        """Yields incidents of one run or of all, the most recently opened first.
+
+        Args:
+            state: open, acknowledged, closed, or several of them.
+            severity: page or ticket.
+            rank: only with a run.
+            project: only without a run.
+            since, until: limits of the time at which they opened.
+        """
+        if (rank != () and run is None) or (project is not None and run is not None):
+            raise ValueError("rank selects incidents of one run, project those of all runs; give one with run, or none")
+        resource = Resource("/api/v1/incidents", {})
+        if run is not None:
+            resource = Resource("/api/v1/runs/{run}/incidents", {"run": run})
+        query = {
+            "state": _joined(state),
+            "severity": severity,
+            "verdict": _joined(verdict),
+            "rank": _joined(rank),
+            "project": project,
+            "since": _time(since),
+            "until": _time(until),
+            "page_size": page_size,
+        }
+        yield from self._listed(resource, Incident, query)
+
+    def incident(self, incident: str) -> Incident:
+        """Returns an incident by its id."""
+        return self._requests.decoded(Resource("/api/v1/incidents/{incident}", {"incident": incident}), Incident)
+
+    def acknowledge(self, incident: str) -> Incident:
+        """Acknowledges an incident and returns it. Can be repeated."""
+        return self._changed(incident, "acknowledge")
+
+    def silence(self, incident: str, hours: float = 8) -> Incident:
+        """Suppresses notifications of an incident for these hours from now, and returns it."""
+        return self._changed(incident, "silence", hours=hours)
+
+    def close_incident(self, incident: str) -> Incident:
+        """Closes an incident and returns it. It opens again if the verdict finds the same fault again."""
+        return self._changed(incident, "close")
+
+    def events(
+        self,
+        run: str,
+        *,
+        name: str | Sequence[str] = (),
+        rank: int | Sequence[int] = (),
+        first: int | None = None,
+        last: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = 100,
+    ) -> Iterator[Event]:
+        """Yields events of a run, newest first.
+
+        Args:
+            name: names such as step.skipped or scaler.*; default all.
+            first, last: limits of the step, as the process counts it.
+        """
+        query = {
+            "name": _joined(name),
+            "rank": _joined(rank),
+            "from": first,
+            "to": last,
+            "since": _time(since),
+            "until": _time(until),
+            "page_size": page_size,
+        }
+        yield from self._listed(Resource("/api/v1/runs/{run}/events", {"run": run}), Event, query)
+
+    def curves(
+        self,
+        run: str,
+        names: str | Sequence[str],
+        *,
+        rank: int | Sequence[int] = (),
+        first: int | None = None,
+        last: int | None = None,
+        points: int = MAX_POINTS,
+        axis: str = "run",
+        replaced: bool = False,
+        merged: bool = False,
+    ) -> Iterator[Curve]:
+        """Yields one curve per name and stream that has values.
+
+        Args:
+            names: columns such as loss; grad.norm:head.weight for a tensor.
+            first, last: limits of the step.
+            points: more values than this are reduced to so many, with all extremes.
+            axis: steps continue over all attempts of the run, or with "life" begin at 0 in each.
+            replaced: includes steps that a later attempt replaces.
+            merged: merges gradient norms of all ranks or shards.
+        """
+        resource = Resource("/api/v1/runs/{run}/series", {"run": run})
+        query: dict[str, object] = {
+            "names": _columns(names),
+            "rank": _joined(rank),
+            "from": first,
+            "to": last,
+            "points": points,
+            "axis": axis,
+            "replaced": "true" if replaced else None,
+            "merged": "true" if merged else None,
+            "format": "float32",
+        }
+        while True:
+            body = self._requests.read(resource, query)
+            try:
+                page, following = curves.decode(body)
+            except ValueError as error:
+                raise self._requests.unreadable(resource, str(error)) from None
+            yield from page
+            if following is None:
+                return
+            query["page_token"] = following
+
+    def tensors(
+        self, run: str, stat: str | Sequence[str] = "grad.norm", *, rank: int | None = None, page_size: int = 1000
+    ) -> Iterator[TensorStat]:
+        """Yields the latest reading of each tensor's statistics, in the order of the parameters."""
+        query = {"stat": _joined(stat), "rank": rank, "page_size": page_size}
+        yield from self._listed(Resource("/api/v1/runs/{run}/tensors", {"run": run}), TensorStat, query)
+
+    def compare(
+        self, run: str, baseline: str, *, names: str | Sequence[str] = (), first: int | None = None,
+        last: int | None = None, points: int = MAX_POINTS,
+    ) -> Comparison:  # fmt: skip
+        """Compares a run with a baseline at the steps of both.
+
+        Args:
+            names: further columns to return.
+            first, last: limits of the curves' steps; numbers and findings always cover the whole run.
+        """
+        resource = Resource("/api/v1/runs/{run}/compare/{baseline}", {"run": run, "baseline": baseline})
+        query = {"names": _columns(names), "from": first, "to": last, "points": points}
+        return self._requests.decoded(resource, SentComparison, query).with_arrays()
+
+    def _listed(self, resource: Resource, kind: type[T], query: Mapping[str, object]) -> Iterator[T]:
+        following: str | None = None
+        while True:
+            page = self._requests.decoded(resource, _Page[kind], {**query, "page_token": following})  # type: ignore[valid-type]
+            yield from page.items
+            following = page.next_page_token
+            if following is None:
+                return
+
+    def _changed(self, incident: str, action: str, **query: object) -> Incident:
+        resource = Resource(f"/api/v1/incidents/{{incident}}/{action}", {"incident": incident})
+        return self._requests.decoded(resource, Incident, query, "POST")
+
+
+def _joined(given: str | int | Sequence[str] | Sequence[int]) -> str | None:
+    return ",".join(map(str, [given] if isinstance(given, str | int) else given)) or None
+
+
+def _columns(names: str | Sequence[str]) -> str | None:
+    """Joins names of columns, which may contain commas."""
+    return ",".join(quote(name, safe="") for name in ([names] if isinstance(names, str) else names)) or None
+
+
+def _time(given: datetime | None) -> str | None:
+    """A time without a zone is that of this machine."""
+    return None if given is None else given.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | runbook | gate | export | stress | probe | ship | doctor."""
+"""The command line: ammeter run | report | runbook | gate | canary | export | stress | probe | ship | doctor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ USAGE = """usage: ammeter COMMAND ...
   report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  canary -- COMMAND              run a command briefly with and without mixed precision, and compare both
   export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
   stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
   probe MODULE:FACTORY           map at which sizes and dtypes a model's precision holds, before training
@@ -44,6 +45,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "report": _report,
         "runbook": _runbook,
         "gate": _gate,
+        "canary": _canary,
         "export": _export,
         "stress": _stress,
         "probe": _probe,
@@ -74,6 +76,12 @@ def _gate(words: list[str]) -> int:
     from ammeter.report import gate
 
     return gate.main(words)
+
+
+def _canary(words: list[str]) -> int:
+    from ammeter import canary
+
+    return canary.main(words)
 
 
 def _export(words: list[str]) -> int:

@@ -13,6 +13,7 @@ import pytest
 from tests.house import tree
 
 WITHOUT_TORCH = (
+    "canary",
     "client",
     "counters",
     "doctor",

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ammeter.environment import canary
 from ammeter.environment.settings import Settings, disabled, settings, silenced
 from ammeter.launcher import result, supervisor
 from ammeter.launcher.command import runnable
@@ -117,7 +118,7 @@ def _environment(
 
     The environment contains all options in variables that every process of the command reads.
     """
-    environment = {**os.environ, **_option_variables(options, chosen)}
+    environment = {**canary.inherited(os.environ, os.getppid()), **_option_variables(options, chosen)}
     run, name = determine_run(environment, command)
     if run:
         environment["AMMETER_RUN_ID"] = run

@@ -31,8 +31,13 @@ def begin() -> None:
     """Starts the notes in a process that has imported torch, unless Ammeter is disabled; never raises."""
     # a torch that is too old or incomplete: watch() names the reason where the program calls it
     with suppress(Exception):
-        from ammeter.environment.settings import disabled
+        from ammeter.environment import canary
+        from ammeter.environment.settings import disabled, variables
 
+        if canary.switches_off(variables()):
+            from ammeter.preparation import float32
+
+            float32.switch_off()
         if not disabled():
             from ammeter.preparation.observer import observer
 

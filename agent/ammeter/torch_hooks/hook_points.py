@@ -150,3 +150,11 @@ def _can_join(one: Any, other: Any) -> bool:
 
 _open_blocks: list[list[Handle]] = []
 """The subscriptions made in each open all_or_nothing block."""
+
+
+def owner_of(kind: type, name: str) -> type:
+    """Returns the class in which a method is defined. Raises AttributeError if the name is unknown."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    if owner is None:
+        raise AttributeError(f"{kind.__name__} has no method {name!r}")
+    return owner

@@ -19,7 +19,7 @@ from torch import autograd, compiler
 from torch.compiler import is_dynamo_compiling
 
 from ammeter.torch_hooks.dynamo import frames_compiled, skip, skip_code
-from ammeter.torch_hooks.hook_points import Handle, HookPoint
+from ammeter.torch_hooks.hook_points import Handle, HookPoint, owner_of
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
@@ -44,14 +44,14 @@ def method(
     Raises:
         AttributeError: the name is unknown.
     """
-    return _subscribe(_owner(kind, name), name, before, after, after if always else None)
+    return _subscribe(owner_of(kind, name), name, before, after, after if always else None)
 
 
 def methods(
     kinds: Iterable[type], name: str, *, before: Before | None = None, after: After | None = None
 ) -> list[Handle]:
     """Calls back around this method of several classes, once per shared definition."""
-    owners = dict.fromkeys(_owner(kind, name) for kind in kinds)
+    owners = dict.fromkeys(owner_of(kind, name) for kind in kinds)
     return [_subscribe(owner, name, before, after) for owner in owners]
 
 
@@ -105,13 +105,18 @@ def called(kind: type, observe: CallObserver) -> Handle:
     return _patches[key].join((observe,))
 
 
+def switched_off(kind: type) -> Handle:
+    """Makes new objects of a class of torch.amp as with enabled=False: for `ammeter canary`, never in other runs."""
+    return method(kind, "__init__", after=lambda args, _, __: setattr(args[0], "_enabled", False))
+
+
 def hook_point(owner: Any, name: str) -> HookPoint:
     """Returns the hook point of a class's method or a module's function.
 
     Raises:
         KeyError: it has no subscribers.
     """
-    owner = _owner(owner, name) if isinstance(owner, type) else owner
+    owner = owner_of(owner, name) if isinstance(owner, type) else owner
     return _patches[id(owner), name]
 
 
@@ -273,13 +278,6 @@ def _wrap_calls(patch: CallPatch) -> Callable[..., Any]:
 def _breaks_graphs(patch: _Patch) -> bool:
     """Whether torch.compile ends a graph here anyway: it traces none of torch's patched methods."""
     return not isinstance(patch.owner, ModuleType) and patch.original.__module__.partition(".")[0] == "torch"
-
-
-def _owner(kind: type, name: str) -> type:
-    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
-    if owner is None:
-        raise AttributeError(f"{kind.__name__} has no method {name!r}")
-    return owner
 
 
 def _subscribe(

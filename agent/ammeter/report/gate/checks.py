@@ -1,28 +1,19 @@
-"""`ammeter gate RUN BASELINE`: checks in CI that a run is within limits of its baseline."""
+"""The checks of a gate: each compares one measurement of a run and its baseline with a limit."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammeter.journal.find import NoJournal, find_baseline, find_runs
-from ammeter.report import baseline
-from ammeter.report.command import add_silence
 from ammeter.report.diagnosis import diagnose
-from ammeter.verdicts import silence
 from ammeter.verdicts.baseline.slower_than_fp32 import MAX_SLOWDOWN
 from ammeter.verdicts.baseline.validation_drift import DEFAULT_DELTA
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.run_comparison import RunComparison
-from ammeter.wire import printable
-from ammeter.wire.columns import BadBlock
-
-EXIT_WITHIN, EXIT_NO_JOURNAL, EXIT_OUTSIDE = 0, 2, 3
 
 DEFAULTS = {"slower": 100 * (MAX_SLOWDOWN - 1), "memory": 5.0, "drift": 100 * DEFAULT_DELTA}
 """Percent. For memory it allows for the rounding of the allocator and a few copies."""
@@ -52,44 +43,17 @@ class Check:
         return {"name": self.name, "within": self.within, "said": self.text, "asked": self.requested}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command.
-
-    Exit code: 0 within the limits, 3 outside, 2 without journal.
-    """
-    given = _arguments(argv)
-    try:
-        (run,) = find_runs(given.run)
-        pair = baseline.pair(run, find_baseline(given.baseline, run), frozenset(_keys(given.ignore)))
-        checks = list(checks_of(pair, given))
-        checks.append(_findings(run, silence.names(given.silence)))
-    except (NoJournal, BadBlock, OSError) as error:
-        print(f"ammeter gate: {error}", file=sys.stderr)
-        return EXIT_NO_JOURNAL
-    failed = [check for check in checks if check.fails]
-    if given.json:
-        document = {
-            "within": not failed,
-            "checks": [check.as_json() for check in checks],
-            "baseline": pair.as_json(),
-        }
-        print(printable.json(wording.finite(document)))
-    else:
-        _show(pair, checks)
-    return EXIT_OUTSIDE if failed else EXIT_WITHIN
-
-
 def checks_of(pair: RunComparison, given: argparse.Namespace) -> Iterator[Check]:
     """Yields the checks of all limits except the run's own findings, in order of interest."""
-    yield _settings(pair)
-    yield _speed(pair, given.slower)
-    yield _memory(pair, given.memory)
+    yield settings_check(pair)
+    yield speed_check(pair, given.slower)
+    yield memory_check(pair, given.memory)
     yield from _validation(pair, given.drift)
     if given.reproducible:
         yield _reproducible(pair)
 
 
-def _settings(pair: RunComparison) -> Check:
+def settings_check(pair: RunComparison) -> Check:
     """Checks the settings. Only differences that forbid a comparison fail; others are listed."""
     if pair.forbidding:
         texts = [difference.text for difference in pair.forbidding]
@@ -100,7 +64,7 @@ def _settings(pair: RunComparison) -> Check:
     return Check("settings", True, f"the same except for the precision{allowed}")
 
 
-def _speed(pair: RunComparison, limit: float | None) -> Check:
+def speed_check(pair: RunComparison, limit: float | None) -> Check:
     allowed, speed = DEFAULTS["slower"] if limit is None else limit, pair.speed
     if speed is None:
         return Check("speed", None, pair.exclusion("speed") or "too few steps in common", limit is not None)
@@ -109,7 +73,7 @@ def _speed(pair: RunComparison, limit: float | None) -> Check:
     return Check("speed", 100 * (speed.ratio - 1) <= allowed, text, limit is not None)
 
 
-def _memory(pair: RunComparison, limit: float | None) -> Check:
+def memory_check(pair: RunComparison, limit: float | None) -> Check:
     allowed, memory = DEFAULTS["memory"] if limit is None else limit, pair.memory
     if memory is None:
         return Check("memory", None, pair.exclusion("memory") or "no device memory was read in both", limit is not None)
@@ -147,7 +111,7 @@ def _reproducible(pair: RunComparison) -> Check:
     return Check("same losses", False, f"{loss:.9g} against {other:.9g} at step {step}", requested=True)
 
 
-def _findings(run: Path, silenced: Sequence[str]) -> Check:
+def findings_check(run: Path, silenced: Sequence[str]) -> Check:
     report = diagnose(run, silenced=silenced)
     paging = [reported.finding.verdict for reported in report.paging]
     omitted = [name for name, reached in report.silenced.items() if reached]
@@ -157,48 +121,3 @@ def _findings(run: Path, silenced: Sequence[str]) -> Check:
 
 def _percent(share: float) -> str:
     return f"{100 * share:+.2f} %" if math.isfinite(share) else "not finite"
-
-
-def _show(pair: RunComparison, checks: Sequence[Check]) -> None:
-    print(printable.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}"))
-    for check in checks:
-        mark = "OUTSIDE" if check.fails else "within" if check.within else "not measured"
-        print(printable.line(f"  {mark:<13} {check.name:<12} {check.text}"))
-
-
-def _keys(given: str) -> list[str]:
-    return [key.strip() for key in given.split(",") if key.strip()]
-
-
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="ammeter gate",
-        description="Checks that a run is within limits of its baseline, at the steps that both have.",
-        epilog="Exit code: 0 within all limits, 3 outside a limit, 2 no journal at this path. A limit that is given and"
-        " cannot be measured counts as exceeded. Settings must be equal, and no finding may have severity page.",
-    )
-    parser.add_argument(
-        "run", type=Path, help="folder of a run, or of all runs, which selects the run that started last"
-    )
-    parser.add_argument("baseline", help="folder of a run, or the id or name of a run in the same folder")
-    for name, limit in (
-        ("slower", "longer time per step"),
-        ("memory", "higher peak of device memory"),
-        ("drift", "worse last validation"),
-    ):
-        parser.add_argument(f"--{name}", type=_limit, metavar="PERCENT", help=f"{limit} ({DEFAULTS[name]:g})")
-    parser.add_argument("--reproducible", action="store_true", help="losses must be bit-identical")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="settings that may differ, separated by commas")
-    add_silence(parser, "a verdict that does not fail the gate")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args(argv)
-
-
-def _limit(text: str) -> float:
-    try:
-        percent = float(text)
-    except ValueError:
-        percent = math.nan
-    if not math.isfinite(percent):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of percent; use 5, or -20 for a fifth less")
-    return percent

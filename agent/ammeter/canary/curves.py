@@ -37,8 +37,9 @@ class LossDifference:
 
     Attributes:
         steps: number of common steps.
-        run, baseline: medians; of the finite values.
-        share: mean difference, as a share of the baseline's median or of what it has fallen, whichever is larger.
+        run, baseline: means, where both are finite.
+        share: their difference, as a share of the baseline's median or of what it has fallen, whichever is larger.
+        of_fall: whether that is what it has fallen.
         limit: of that share.
         clear: whether three quarters of the differences have its sign.
         first_nonfinite: first step with a loss that is finite in the baseline only; None without one.
@@ -49,6 +50,7 @@ class LossDifference:
     run: float
     baseline: float
     share: float
+    of_fall: bool
     limit: float
     clear: bool
     first_nonfinite: int | None
@@ -92,15 +94,18 @@ def loss_difference(pair: RunComparison) -> LossDifference | None:
     both = np.isfinite(mine)
     last = slice(-max(5, int(len(steps) * COMPARED_SHARE)), None)
     late, normal = mine[last][both[last]], theirs[last][both[last]]
-    fallen = abs(float(np.median(theirs[: len(theirs[last])])) - float(np.median(theirs[last])))
-    extent = max(abs(float(np.median(theirs[last]))), fallen, TINY)
+    end = float(np.median(theirs[last]))
+    fallen = abs(float(np.median(theirs[: len(theirs[last])])) - end)
+    extent = max(abs(end), fallen, TINY)
+    means = [float(np.mean(values)) if len(values) else float("nan") for values in (late, normal)]
     start = abs(float(mine[0]) - float(theirs[0])) / max(abs(float(theirs[0])), TINY)
     alike = np.isfinite(start) and start <= SAME_START_SHARE
     return LossDifference(
         steps=len(steps),
-        run=float(np.median(late)) if len(late) else float("nan"),
-        baseline=float(np.median(theirs[last])),
-        share=float(np.mean(late - normal)) / extent if len(late) else float("nan"),
+        run=means[0],
+        baseline=means[1],
+        share=(means[0] - means[1]) / extent,
+        of_fall=fallen > abs(end),
         limit=MAX_LOSS_SHARE if alike else MAX_LOSS_SHARE * OTHER_SEED_FACTOR,
         clear=_one_sided(late - normal),
         first_nonfinite=int(steps[bad[0]]) if bad.size else None,

@@ -110,14 +110,16 @@ def _agreements(loss: LossDifference | None, norm: NormDifference | None, speed:
         yield _loss_text(loss)
     if norm is not None:
         yield f"the gradient norm is {norm.ratio:.3g} times that in float32"
-    yield f"time per step: {speed.text}"
+    unclear = "; not slower, as less than three quarters of the steps take longer" if speed.within is False else ""
+    yield f"time per step: {speed.text}{unclear}"
 
 
 def _loss_text(loss: LossDifference) -> str:
     word = "higher" if loss.share > 0 else "lower"
+    of = "what it fell in float32" if loss.of_fall else "the loss in float32"
     return (
-        f"the loss is {wording.percent(abs(loss.share))} {word} in the last quarter of {loss.steps} common steps"
-        f" ({loss.run:.4g} against {loss.baseline:.4g} in float32)"
+        f"the loss is {word} by {wording.percent(abs(loss.share))} of {of}, in the last quarter of {loss.steps} common"
+        f" steps ({loss.run:.4g} against {loss.baseline:.4g})"
     )
 
 

@@ -25,7 +25,7 @@ OTHER_NOISE = RANDOM.normal(size=200).astype(np.float32)
 
 def observed(
     loss: Floats | None = None,
-    seconds: float = 0.01,
+    seconds: float | Floats = 0.01,
     norms: Floats | None = None,
     applied: float = 1.0,
     memory: float = 0.0,
@@ -35,7 +35,7 @@ def observed(
     columns = {
         "loss": FALLING + 0.1 * NOISE if loss is None else loss,
         "grad_norm": np.full(count, 2.0) + 0.5 * NOISE[:count] if norms is None else norms,
-        "step_seconds": np.full(count, seconds),
+        "step_seconds": np.broadcast_to(seconds, count),
         "applied": np.full(count, applied),
         "device_allocated_bytes": np.full(count if memory else 0, memory),
     }
@@ -84,13 +84,14 @@ def test_a_loss_that_does_not_fall_differs(factor: float) -> None:
     stuck = np.maximum(FALLING, 3) + 0.1 * NOISE
     decision = decided(amp(loss=factor * stuck), plain(loss=factor * (FALLING + 0.1 * NOISE)))
     assert ("differs", 1) == (decision.result, EXIT_CODES[decision.result])
-    assert "higher in the last quarter of 200 common steps" in decision.reasons[0]
+    assert "the loss is higher by " in decision.reasons[0]
+    assert "of what it fell in float32, in the last quarter of 200 common steps (" in decision.reasons[0]
 
 
 def test_a_loss_that_falls_further_differs_too() -> None:
     decision = decided(amp(loss=np.where(np.arange(200) < 50, FALLING, FALLING / 2)), plain(loss=FALLING))
     assert "differs" == decision.result
-    assert "lower in the last quarter" in decision.reasons[0]
+    assert "the loss is lower by " in decision.reasons[0]
 
 
 def test_a_loss_close_to_zero_is_measured_by_what_it_has_fallen() -> None:
@@ -130,6 +131,22 @@ def test_longer_steps_are_slower_and_shorter_ones_are_ok() -> None:
     assert "12 ms per step against 10 ms, +20.00 %" in decision.reasons[0]
     assert "ok" == decided(amp(seconds=0.0102)).result
     assert "ok" == decided(amp(seconds=0.005)).result
+
+
+def test_steps_that_are_not_clearly_longer_are_ok_and_the_text_says_why() -> None:
+    uneven = amp(seconds=np.where(np.arange(200) % 5 < 2, 0.009, 0.02))
+    decision = decided(uneven)
+    assert "ok" == decision.result
+    assert "not slower, as less than three quarters of the steps take longer" in decision.reasons[-1]
+
+
+def test_the_sign_of_a_difference_is_that_of_the_numbers_beside_it() -> None:
+    skewed = np.where(np.arange(200) % 10 == 0, np.float32(4), np.float32(1)) + np.float32(0.001) * OTHER_NOISE
+    decision = decided(amp(loss=skewed), plain(loss=np.full(200, np.float32(1.1))))
+    loss = decision.loss
+    assert loss is not None
+    assert loss.share > 0
+    assert loss.run > loss.baseline
 
 
 def test_a_difference_is_stated_before_the_time_it_takes() -> None:

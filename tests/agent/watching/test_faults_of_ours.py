@@ -95,11 +95,11 @@ CASES = [
     for number, (name, kind) in enumerate(KINDS.items())
     for turn, place in enumerate((in_attach, in_callbacks, in_finish))
     if (place is not in_finish or hasattr(kind, "finish"))
-    and (place is not in_callbacks or name not in ("own_scaling", "reduction", "collectives"))
+    and (place is not in_callbacks or name not in ("own_scaling", "hand_updates", "reduction", "collectives"))
 ]
 """Each probe fails at each of its places, each place with each error, and each probe with as many errors as places.
-Nothing calls own_scaling beside a scaler of torch, reduction before a step with bad gradients, and collectives in a
-single process."""
+Nothing calls own_scaling beside a scaler of torch, hand_updates once each optimizer has stepped, reduction before a
+step with bad gradients, and collectives in a single process."""
 
 
 @pytest.mark.parametrize(("name", "place", "error"), CASES, ids=[f"{n}-{p.__name__}-{e}" for n, p, e in CASES])

@@ -34,6 +34,7 @@ def test_each_preset_reports_its_cost_and_reads_as_often_as_promised() -> None:
 
 
 def test_the_package_of_every_peer_has_a_pinned_version() -> None:
-    pinned = (ROOT / "bench" / "requirements.txt").read_text().splitlines()
-    versions = dict(line.split("==") for line in pinned if not line.startswith("#"))
+    files = (ROOT / "bench" / "requirements.txt", ROOT / "constraints.txt")
+    pinned = [line for file in files for line in file.read_text().splitlines() if not line.startswith("#")]
+    versions = dict(line.split("==") for line in pinned)
     assert {"wandb", "tensorboard", "transformers", "mlflow-skinny"} <= set(versions)

@@ -196,9 +196,12 @@ def test_a_distributed_checkpoint_is_one_whatever_it_writes(program: Program, tm
 
 
 def test_a_library_that_is_imported_later_is_heard_from_then_on(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """safetensors.torch.save_file looks serialize_file up in its module."""
+    for name in ("safetensors", "safetensors.torch"):  # other tests may have imported the real one
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    program: Program = request.getfixturevalue("program")
     library: Any = ModuleType("safetensors.torch")
     library.serialize_file = lambda specs, filename, metadata=None: Path(filename).write_bytes(b"12345")
     package: Any = ModuleType("safetensors")

@@ -141,17 +141,8 @@ def run_part(name: str, *, cpu: bool) -> int:
 def _tests(cpu: bool) -> int:
     print("```", flush=True)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "GPU_TESTS_ON": "cpu" if cpu else "cuda"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/gpu",
-        "-vv",
-        "--tb=short",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = ("-vv", "--tb=short", "--no-header", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", "tests/gpu", *options]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     print("```")
     return code

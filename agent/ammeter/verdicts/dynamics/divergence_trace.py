@@ -111,11 +111,6 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         return max(UNIT_LOSS, abs(self.first), self.level) if self.first == self.first else UNIT_LOSS
 
     @property
-    def floor(self) -> float:
-        """The loss from which on a slow fall is far, too."""
-        return _floor(self.first)
-
-    @property
     def is_calm(self) -> bool:
         return not self.since and self.aftermath < 0 and not self.nonfinite
 
@@ -192,7 +187,8 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
         if not math.isfinite(loss):
             return self if self.nonfinite else replace(self, nonfinite=True)
         trace = replace(self, nonfinite=False) if self.nonfinite else self
-        ratio = loss / trace.floor * ENORMOUS_RATIO if loss <= trace.floor else magnitude(loss, trace.reference)
+        floor = _floor(trace.first)
+        ratio = loss / floor * ENORMOUS_RATIO if loss <= floor else magnitude(loss, trace.reference)
         if not trace.since and (ratio <= FAR_RATIO or math.isnan(trace.first)):
             after = -1 if trace.aftermath < 0 else trace.aftermath + 1
             accepted = trace._accept_one(loss)
@@ -233,4 +229,5 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _floor(first: float) -> float:
+    """Returns the loss from which on a fall is far however slow it is. first: NaN before any loss."""
     return -ENORMOUS_RATIO * (max(UNIT_LOSS, abs(first)) if first == first else UNIT_LOSS)

@@ -85,7 +85,7 @@ def test_a_healthy_update_of_the_programs_own_is_silent(kind: Any, own: bool, tm
     assert [] == seen.events("probe.failed")
 
 
-@pytest.mark.parametrize("kind", [InTheFactor, Loop])
+@pytest.mark.parametrize("kind", [InTheFactor, Loop, AtTheRate])
 def test_recorded_losses_do_not_contain_a_scale_whose_division_cannot_be_observed(kind: Any, tmp_path: Path) -> None:
     first = trained(kind(lambda step: True, own=True), tmp_path, steps=4)
     same = trained(Loop(), tmp_path, steps=4)

@@ -78,12 +78,13 @@ def test_a_loss_that_falls_by_six_decades_is_one_although_the_gradients_are_limi
     assert of_losses(np.maximum(falling, -9.4e5), 0.05, np.full(120, 2.0)) is None
 
 
-def test_a_fall_by_six_decades_is_one_however_slow_it_is() -> None:
+@pytest.mark.parametrize("cut", [WHOLE, 1, 8, 16])
+def test_a_fall_by_six_decades_is_one_however_slow_it_is(cut: int) -> None:
     falling = -9.4 * 1.12 ** np.arange(160)
-    finding = of_losses(falling, 0.005, np.full(160, 1.0))
+    finding = of_losses(falling, 0.005, np.full(160, 1.0), cut)
     assert finding
     assert 122 <= finding.first_step <= 123
-    assert of_losses(np.maximum(falling, -9.4e5), 0.005, np.full(160, 1.0)) is None
+    assert of_losses(np.maximum(falling, -9.4e5), 0.005, np.full(160, 1.0), cut) is None
 
 
 def saliency(norm: float, ratio: float, main: Any = lambda step: 2.3 * math.exp(-step / 60)) -> Finding | None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ammeter.verdicts.framework.finding import Finding
+from ammeter.wire.frames import Tensor
 from tests.agent.stream_builder import Stream
 from tests.agent.stream_judgement import findings, judged
 
@@ -158,6 +159,19 @@ def test_the_text_says_that_the_gradients_are_an_average() -> None:
     finding = findings(stream)["gradient-underflow"]
     assert "% of the elements of their average over 2 ranks are below 2^-14" in finding.cause
     assert {"averaged_lost_share", "averaged_zero_share"} == {key for key in finding.evidence if "share" in key}
+
+
+@pytest.mark.parametrize(("lost", "underflows"), [(0.45, False), (0.55, True)])
+def test_of_an_average_half_of_all_elements_have_to_be_lost(lost: float, underflows: bool) -> None:
+    """A third would be enough for the gradients of one rank; elements of two may cancel."""
+    size = round(10_000 * lost)
+    tensors = (Tensor("small.weight", (size,), "float32"), Tensor("usual.weight", (10_000 - size,), "float32"))
+    for ranks, grid, expected in ((1, 0.95, True), (2, 0.5, underflows)):
+        stream = Stream(tensors, world_size=ranks).autocast()
+        stats = stream.readings(zeros=0.0) | {"grad.subnormals": [size, 0], "grad.fp16_grid": [grid, 0.0]}
+        for _ in range(6):
+            stream.good(65536, full=True, stats=stats).good(65536)
+        assert expected == ("gradient-underflow" in findings(stream))
 
 
 def test_healthy_gradients_of_ranks_are_silent_on_the_grid() -> None:

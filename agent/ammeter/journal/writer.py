@@ -65,23 +65,28 @@ class Journal:
         self._room_bytes = 0
         self._excluded_frames = 0
         self._lost: dict[str, Lost] = {}
+        self._lock = create_locked(self.folder / "alive")
         if self._hot:
             self._link_folders(self._hot)
-        self._lock = create_locked(self.folder / "alive")
         self.ring, self.ring_error = create_ring(self._hot)
 
     def _link_folders(self, hot: Path) -> None:
         """Writes into each folder the path of the other.
 
-        A folder that cannot be written, for example because tmpfs is full, is not used.
+        A folder that cannot be written, for example because tmpfs is full, is not used. The lock is acquired before:
+        the shipper of another run removes a linked folder on tmpfs whose writer is not alive.
         """
         try:
             private_folder(hot)
             replace(hot / HOME_FILE, os.fsencode(self.folder))
         except OSError:
             self._hot = None
-        else:
+            return
+        try:
             replace(self.folder / "hot", os.fsencode(hot))
+        except OSError:
+            unlock(self._lock)
+            raise
 
     def hello(self, hello: Hello) -> None:
         """Writes the hello now and at the beginning of every later segment."""

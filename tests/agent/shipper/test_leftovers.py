@@ -12,7 +12,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.environment import identity
-from ammeter.journal import Journal
+from ammeter.journal import Journal, layout, writer
 from ammeter.shipper.leftovers import recover_leftovers
 from tests.agent.ship_parts import RUN, STREAM, hello, row
 
@@ -56,6 +56,21 @@ def test_what_somebody_still_writes_or_ships_or_waits_for_stays(now: Path, tmp_p
         recover_leftovers(now)
         assert hot.exists()
         journal.unlock(held)
+
+
+def test_a_stream_that_begins_at_this_moment_stays(now: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace_and_recover(path: Path, content: bytes) -> None:
+        layout.replace(path, content)
+        recover_leftovers(now)
+
+    monkeypatch.setattr(writer, "replace", replace_and_recover)
+    folder = journal.private_folder(tmp_path / "beginning") / STREAM
+    hot = journal.private_folder(tmp_path / "tmpfs" / "beginning") / STREAM
+    opened = Journal(folder, hot=hot, hot_bytes=100_000)
+    opened.close()
+    assert not opened.ring_error
+    assert hot == journal.hot_folder(folder)
+    assert hot.exists()
 
 
 def test_what_has_no_home_any_more_is_deleted_after_a_week(now: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class DroppedLosses:
         if reset.closes:
             always = self._always_step()
             return [optimizer for optimizer in self._without_step(row, losses) if id(optimizer) in always]
-        if passes < max(usual.passes for usual in self._usual):
+        if passes < max(1, *(usual.passes for usual in self._usual)):  # the first backward passes may be unobserved
             return []
         left = self._without_step(row, losses)
         if self._session.losses.are_of_backward:

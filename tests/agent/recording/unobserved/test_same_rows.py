@@ -58,9 +58,10 @@ def train(
     backward: Callable[[torch.Tensor], None] = torch.Tensor.backward,
     scaler: bool = False,
     micro: int = 1,
+    overflow: int = 12,
     **calls: Any,
 ) -> tuple[View | None, dict[str, torch.Tensor]]:
-    """Trains 24 steps, of which the 13th overflows with a scaler; returns rows, if watched, and weights."""
+    """Trains 24 steps, of which one overflows with a scaler; returns rows, if watched, and weights."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     chosen = optimizer(model.parameters(), lr=0.01)
@@ -71,7 +72,7 @@ def train(
             weight.grad = None
         for _ in range(micro):
             loss = model(torch.randn(16, 4)).square().mean()
-            loss = loss * float("inf") if scales and step == 12 else loss
+            loss = loss * float("inf") if scales and step == overflow else loss
             backward(calls.get("scale", torch.amp.GradScaler.scale)(scales, loss) if scales else loss)
         if scales:
             calls.get("step", torch.amp.GradScaler.step)(scales, chosen)
@@ -95,6 +96,7 @@ UNOBSERVED: dict[str, dict[str, Any]] = {
     "micro-batches of backward": {"backward": BACKWARD, "micro": 3},
     "engine": {"backward": engine},
     "engine with a scaler": {"backward": engine, "scaler": True},
+    "overflow soon after the search": {"backward": engine, "scaler": True, "overflow": 4},
     "scale": {"scaler": True, "scale": SCALE},
     "step": {"scaler": True, "step": STEP},
     "update": {"scaler": True, "update": UPDATE},
@@ -109,7 +111,7 @@ LEARNED_STEPS = 3
 @pytest.mark.parametrize("name", UNOBSERVED)
 def test_steps_losses_and_scales_are_those_of_observed_calls(tmp_path: Path, name: str) -> None:
     options = UNOBSERVED[name]
-    kept = {key: value for key, value in options.items() if key in ("micro", "scaler")}
+    kept = {key: value for key, value in options.items() if key in ("micro", "scaler", "overflow")}
     usual = OBSERVED.get(options.get("optimizer"), torch.optim.SGD)  # type: ignore[arg-type]
     expected, _ = train(tmp_path / "observed", optimizer=usual, **kept)  # type: ignore[arg-type]
     found, _ = train(tmp_path / "unobserved", **options)

@@ -59,6 +59,7 @@ def wrong_statements(finding: dict[str, Any], truth: Truth, *, steps: bool, loss
         _grad_scaler,
         _trial,
     ]
+    losses = losses and not truth.is_of_other_loss(_text(finding))
     if steps and truth.recording.rows:
         checks += [_first_step, _last_step, _quoted_steps, _skips, _applied, _gradients, _other_ranks]
         checks += [_loss, _loss_values] if losses else []

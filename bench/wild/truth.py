@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from bench.wild.oracle import Recording, Row
 from bench.wild.program import Program
+
+_LOSS_OF_LINE = re.compile(r"\bloss of [^\s:]+:(\d+)", re.IGNORECASE)
+_RECORDED_LOSS = re.compile(r"__wild__\.step\([^,]+, ([^,]+),")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,15 @@ class Truth:
     def applied(self, first: int, last: int) -> int:
         """The number of steps that were applied."""
         return sum(not self.is_skipped(row) for row in self.rows(first, last))
+
+    def is_of_other_loss(self, text: str) -> bool:
+        """Whether a text names a loss by a line of the program that has not the recorded one, such as a penalty's."""
+        recorded = _RECORDED_LOSS.search(self.program.recorded)
+        if recorded is None:
+            return False
+        name = re.compile(rf"\b{re.escape(recorded[1].rpartition('.')[2])}\b")
+        lines = dict(enumerate(self.program.text.splitlines(), 1))
+        return any(not name.search(lines.get(int(line), "")) for line in _LOSS_OF_LINE.findall(text))
 
     def has_bad_gradients(self, row: Row) -> bool:
         return any(self.bad_gradients(row))

@@ -189,15 +189,19 @@ def _lopsided(data: Data) -> str:
 
 
 def _weights(data: Data) -> str:
-    since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
     count = f"{wording.count(data['count'], 'tensor')} of weights {'contains' if data['count'] == 1 else 'contain'}"
-    return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
+    return f"{count} NaN or Inf, {data['tensors'][0]} first{_last_finite(data)}"
 
 
 def _buffers(data: Data) -> str:
-    since = f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
     count = f"{wording.count(data['count'], 'buffer')} of the model {'contains' if data['count'] == 1 else 'contain'}"
-    return f"{count} NaN or Inf, {data['tensors'][0]} first{since}"
+    return f"{count} NaN or Inf, {data['tensors'][0]} first{_last_finite(data)}"
+
+
+def _last_finite(data: Data) -> str:
+    if data.get("last_finite_part") is not None:
+        return f"; at step {data['last_finite_part']} the part that was read was finite"
+    return f"; at step {data['last_finite']} they were finite" if data.get("last_finite") is not None else ""
 
 
 def _evaluation(data: Data) -> str:

@@ -126,6 +126,19 @@ def test_a_program_without_grad_scaler_has_no_step_that_it_skipped() -> None:
     assert "GradScaler skipped, but the program has none" in wrong
 
 
+@pytest.mark.parametrize(("line", "is_wrong"), [(1, True), (2, False)])
+def test_the_loss_of_a_penalty_is_not_compared_with_the_one_that_is_recorded(line: int, is_wrong: bool) -> None:
+    program = Program(
+        "scale(t.total).backward()\nscale(penalty).backward()\npass\n",
+        "scale(t.total).backward()\nscale(penalty).backward()\n__wild__.step(i, t.total, net, 1.0)\n",
+        *(frozenset(), "", 10, 0),
+    )
+    rows = [Row(step, 1.0, 1.0, str(step), "") for step in range(20)]
+    quoted = finding(f"The loss of train.py:{line} rose from 1 to as much as 9 (step 12: 7.5).")
+    wrong = wrong_statements(quoted, Truth(program, Recording(rows, 0, [], "", [])), steps=True)
+    assert is_wrong == any("a loss of 7.5 at step 12" in statement for statement in wrong)
+
+
 @pytest.mark.parametrize(("in_half", "begins"), [(True, True), (False, False)])
 def test_half_state_begins_with_the_state_and_not_with_the_first_other_number(in_half: bool, begins: bool) -> None:
     rows = [Row(step, 1.0, 1.0, str(step), "", half_state=in_half) for step in range(6)]

@@ -57,10 +57,9 @@ class NonfiniteWeights:
         self._last_reading = -REPEAT_STEPS
         self._last_evaluation = -REPEAT_STEPS
         self._loss_was_bad = False
-        self._finite: int | None = None
         self._bad_readings = 0
-        self._finite_turns: dict[int, int] = {}
-        """Weight -> turn of its last finite reading; WHOLE if it is read whole."""
+        self._finite: dict[int, tuple[int, int]] = {}
+        """Weight -> step and turn of its last finite reading; the turn is WHOLE if it is read whole."""
         self._turns: dict[int, tuple[int, int]] = {}
         """Weight of which a part is read -> the turn of its reading, and the elements of the part."""
         self._held: dict[int, int] = {}
@@ -115,10 +114,9 @@ class NonfiniteWeights:
         if bad:
             was_finite = all(self._was_finite(index, count) for index, count in bad.items())
             self._weights(row, sorted(bad), sum(bad.values()), was_finite)
-        elif "weight.nonfinite" in row.stats:
-            self._finite = row.step
         for indices, numbers in row.stats.get("weight.nonfinite", ()):
-            self._finite_turns.update((index, self._turn(index)) for index in indices[numbers == 0].tolist())
+            finite = indices[numbers == 0].tolist()
+            self._finite.update((index, (row.step, self._turn(index))) for index in finite)
         return list(bad)
 
     def _turn(self, index: int) -> int:
@@ -134,10 +132,10 @@ class NonfiniteWeights:
 
     def _was_finite(self, index: int, count: int) -> bool:
         """Whether these elements were finite, or others of the weight, in which a part this large would have shown."""
-        finite = self._finite_turns.get(index)
-        if finite is None:
+        if index not in self._finite:
             return False
-        return finite == self._turn(index) or count >= EVERYWHERE * self._turns.get(index, (WHOLE, 0))[1]
+        is_same = self._finite[index][1] == self._turn(index)
+        return is_same or count >= EVERYWHERE * self._turns.get(index, (WHOLE, 0))[1]
 
     def _moments(self, row: Row, parts: list[Part]) -> None:
         bad: list[tuple[int, str, int]] = []
@@ -162,8 +160,10 @@ class NonfiniteWeights:
 
     def _was_finite_whole(self, index: int, count: int = 0) -> bool:
         """Whether a weight's last finite reading was of all its elements, or would have met some of these."""
-        turn = self._finite_turns.get(index)
-        return turn == WHOLE or (turn is not None and count >= EVERYWHERE * self._session.watched.tensors[index].numel)
+        if index not in self._finite:
+            return False
+        is_whole = self._finite[index][1] == WHOLE
+        return is_whole or count >= EVERYWHERE * self._session.watched.tensors[index].numel
 
     def _weights(self, row: Row, bad: list[int], elements: int | None = None, was_finite: bool | None = None) -> None:
         """Reports weights that are not finite.
@@ -177,10 +177,22 @@ class NonfiniteWeights:
             tensors = [names[index].name for index in bad[:MAX_NAMED_TENSORS]]
             if was_finite is None:
                 was_finite = all(map(self._was_finite_whole, bad))
-            last = self._finite if was_finite else None
-            data = {"tensors": tensors, "count": len(bad), "elements": elements, "last_finite": last}
+            last = min(self._finite[index][0] for index in bad) if was_finite else None
+            is_proven = last is not None and self._were_all_read()
+            data = {"tensors": tensors, "count": len(bad), "elements": elements}
+            data |= {"last_finite": last if is_proven else None}
+            data |= {} if is_proven or last is None else {"last_finite_part": last}
             row.events.append(("weights.nonfinite", data))
             row.urgent = True
+
+    def _were_all_read(self) -> bool:
+        """Whether the finite readings were of all elements of all trained weights.
+
+        Otherwise, NaN may have spread from an element that was not read, as from a row of an embedding.
+        """
+        watched = self._session.watched
+        trained = (index for optimizer in watched.optimizers for index in watched.parameters(optimizer)[1])
+        return all(index in self._finite and self._finite[index][1] == WHOLE for index in trained)
 
     def _is_new(self, subject: str, bad: list[Any], step: int) -> bool:
         known, step_reported = self._reported.get(subject, ([], -REPEAT_STEPS))

@@ -57,6 +57,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     it."""
     used: str = ""
     """A weight with which the forward pass of the first bad step was computed, if it was read before the step ended."""
+    last_finite_part: int = -1
+    """Step of the last finite reading if it was of a part of the weights only; `last_finite` is then -1."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -118,12 +120,15 @@ def _nonfinite(state: State, event: Event) -> State:
     name, count = str((data.get("tensors") or ["one"])[0])[:MAX_NAME_CHARS], data.get("count", 1)
     if event.name == "moments.nonfinite":
         return state if state.moment else replace(state, moment=name, moments=count)
-    last = data.get("last_finite")
-    last = last if isinstance(last, int) else -1
+    last, last_part = (_step(data.get(key)) for key in ("last_finite", "last_finite_part"))
     if state.tensor:  # a reading of all weights at the step of that of some
         is_same_step = event.step == state.opened.step
         return replace(state, count=max(count, state.count)) if is_same_step else state
-    return replace(state, tensor=name, count=count, last_finite=last)
+    return replace(state, tensor=name, count=count, last_finite=last, last_finite_part=last_part)
+
+
+def _step(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
 def _used(state: State, event: Event) -> State:
@@ -143,7 +148,8 @@ def _used(state: State, event: Event) -> State:
 
 def _reset(state: State) -> State:
     """Removes what is known of an earlier episode."""
-    return replace(state, tensor="", count=0, last_finite=-1, moment="", moments=0, deduced=-1, used="")
+    unread = replace(state, tensor="", count=0, last_finite=-1, last_finite_part=-1)
+    return replace(unread, moment="", moments=0, deduced=-1, used="")
 
 
 def _saved(state: State, event: Event) -> State:
@@ -194,6 +200,7 @@ def _harmed(state: State) -> int:
 
 
 def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
+    part = {"last_finite_part_step": state.last_finite_part} if state.last_finite_part >= 0 else {}
     return {
         "nonfinite_weight": state.used or state.tensor or None,
         "nonfinite_moment": state.moment or None,
@@ -202,6 +209,7 @@ def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
         "weights": state.count,
         "moments": state.moments,
         "last_finite_step": state.last_finite if state.last_finite >= 0 else None,
+        **part,
         "checkpoint": good.path if good else None,
         "checkpoint_step": good.step if good else None,
         BEFORE_FORWARD: _were_used(state),
@@ -228,6 +236,11 @@ def _weight_sentences(state: State) -> Iterator[str]:
         yield f"{then}{state.count} {contain} NaN or Inf{named}."
     if state.last_finite >= 0:
         yield f"At step {state.last_finite} the weights that were read were finite."
+    if state.last_finite_part >= 0:
+        yield (
+            f"At step {state.last_finite_part} the part of the weights that was read was finite; elements that were not"
+            " read may have been NaN or Inf before."
+        )
     if state.deduced >= 0:
         yield (
             f"The losses are non-finite from step {state.deduced} on and each of these steps was skipped, so the"
@@ -257,14 +270,16 @@ def _fix(state: State, good: Saved | None) -> str:
 
 
 def _steps(state: State) -> str:
-    """Names the steps between the last finite and the first non-finite reading.
+    """Names the steps between the last finite and the first non-finite reading of all trained weights.
 
     Without a finite reading they are all steps up to the latter.
     """
     if _began_before(state):
         return "what came before the first step that was watched"
-    first, last = state.last_finite, _harmed(state)
-    return f"the applied steps from {first} to {last}" if 0 <= first < last else f"the applied steps up to {last}"
+    first, part, last = state.last_finite, state.last_finite_part, _harmed(state)
+    if 0 <= first < last:
+        return f"the applied steps from {first} to {last}"
+    return f"the applied steps up to {last}" + (f", first those from {part} on" if 0 <= part < last else "")
 
 
 VERDICT = Verdict(

@@ -35,6 +35,14 @@ def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:
     assert "restore a checkpoint from before step 39." in finding.fix
 
 
+def test_a_finite_part_of_the_weights_does_not_tell_when_it_began() -> None:
+    part = {"last_finite": None, "last_finite_part": 37}
+    finding = found(warm(40).event("weights.nonfinite", tensors=["embed.weight"], count=1, elements=900, **part))
+    assert "At step 37 the part of the weights that was read was finite; elements that were not read" in finding.cause
+    assert "check the applied steps up to 39, first those from 37 on:" in finding.fix
+    assert (None, 37) == (finding.evidence["last_finite_step"], finding.evidence["last_finite_part_step"])
+
+
 def test_losses_that_the_scaler_skipped_began_behind_the_weights() -> None:
     stream = warm(40).bad(65536, last=5, loss=math.nan).bad(32768, last=5, loss=math.nan)
     finding = found(poisoned(stream, "embed.weight"))

@@ -1,4 +1,4 @@
-# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | gpu. Everything lives in .venv;
+# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
-.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases gpu parts clean
+.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
 
 install: $(STAMP)
 
@@ -94,6 +94,13 @@ wild: install
 # Threads of public issue trackers, rebuilt as programs.
 cases: install
 	@$(BIN)/python -m bench.cases $(ARGS)
+
+# Training programs of others, fetched by git; what they import goes where the benchmark's packages are.
+$(PEERS)/.public: bench/public/requirements.txt constraints.txt | $(PEERS)/.installed
+	@$(PEERS)/bin/pip install -qq --disable-pip-version-check -c constraints.txt -r bench/public/requirements.txt && touch $@
+
+public: install $(PEERS)/.public
+	@$(PEERS)/bin/python -m bench.public $(ARGS)
 
 gpu: install $(PEERS)/.installed
 	@$(PEERS)/bin/python -m bench.agent.gpu $(ARGS)

@@ -1,0 +1,104 @@
+"""Compares what a report says of a healthy program with what the program itself did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from bench.public.runner import Outcome
+
+LOSS_TOLERANCE = 1e-4
+"""Relative difference of a loss: a report has float32."""
+
+SPEED_TOLERANCE = 1.5
+"""Ratio of two medians of the same step, in two runs on a machine with other work."""
+
+PRECISIONS = {
+    "fp32": ("float32", ()),
+    "fp64": ("float64", ()),
+    "bf16": ("bfloat16", ("bfloat16",)),
+    "fp16": ("float16", ("float16",)),
+}
+"""Precision -> what a report calls it, and the dtypes of the autocast contexts."""
+
+
+def changed(outcome: Outcome) -> list[str]:
+    """What watching changed: of the exit code, the output and the weights."""
+    return [part for part in ("code", "output", "weights") if getattr(outcome.watched, part) != _bare(outcome, part)]
+
+
+def not_repeatable(outcome: Outcome) -> list[str]:
+    """What differs between two runs without Ammeter."""
+    return [part for part in ("output", "weights") if getattr(outcome.bare, part) != getattr(outcome.recorded, part)]
+
+
+def wrong(outcome: Outcome) -> list[str]:
+    """What the report says and the program did not do."""
+    if outcome.report is None:
+        return ["no report"]
+    summary, truth = outcome.report["summary"], outcome.truth
+    return [*_steps(outcome, summary, truth), *_losses(outcome, summary, truth), *_precision(outcome)]
+
+
+def speed(outcome: Outcome) -> float | None:
+    """Seconds per step in the report, as a ratio to those of the recorded run."""
+    if outcome.report is None or not outcome.truth.get("step_seconds"):
+        return None
+    seconds = outcome.report["summary"].get("step_seconds")
+    return seconds / outcome.truth["step_seconds"] if seconds else None
+
+
+def is_named(findings: list[dict[str, Any]], verdicts: tuple[str, ...]) -> bool:
+    """Whether one of these verdicts is the first of the findings."""
+    return bool(findings) and findings[0]["verdict"] in verdicts
+
+
+def _bare(outcome: Outcome, part: str) -> Any:
+    """The same of a bare run; what is not repeatable proves nothing."""
+    return getattr(outcome.watched if part in not_repeatable(outcome) else outcome.bare, part)
+
+
+def _steps(outcome: Outcome, summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
+    by_hand = outcome.program.optimizers == 0
+    done = (
+        max((len(losses) for losses in truth.get("losses", {}).values()), default=0)
+        if by_hand
+        else truth["steps"] / outcome.program.optimizers
+    )
+    if summary["applied"] != done:
+        yield f"{summary['applied']} applied steps, but there were {done:g}"
+    if summary["skipped"] != truth.get("skipped", 0):
+        yield f"{summary['skipped']} skipped steps, but there were {truth['skipped']}"
+
+
+def _losses(outcome: Outcome, summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
+    """The first and the last loss of the only place that computes one; of several places, of those that it names."""
+    said = {name: numbers for name, numbers in (summary.get("losses") or {}).items() if numbers["read"]}
+    said = said or {"loss": summary["loss"]}
+    for name, numbers in said.items():
+        place = name.partition("@")[2]
+        known = truth["losses"].get(place) if place else next(iter(truth["losses"].values()), None)
+        if known is None:
+            yield f"a loss at {place}, which has none"
+            continue
+        steps = truth["steps"] / outcome.program.optimizers if outcome.program.optimizers else len(known)
+        per_step = max(1, round(len(known) / steps))
+        for which, chunk in (("first", known[:per_step]), ("last", known[-per_step:])):
+            mean = sum(chunk) / len(chunk)
+            value = numbers[which]
+            if value is None or not any(_is_near(float(value), true) for true in (mean, sum(chunk), chunk[-1])):
+                yield f"{which} loss{f' of {place}' if place else ''} {value}, but it was {mean:.6g}"
+
+
+def _is_near(one: float, other: float) -> bool:
+    return one == other or math.isclose(one, other, rel_tol=LOSS_TOLERANCE, abs_tol=1e-7)
+
+
+def _precision(outcome: Outcome) -> Iterator[str]:
+    assert outcome.report is not None
+    name, dtypes = PRECISIONS[outcome.precision]
+    if tuple(outcome.truth["dtypes"]) != dtypes:
+        yield f"the program enables autocast for {outcome.truth['dtypes']}, not for {list(dtypes)}"
+    if outcome.report["run"]["precision"] != name:
+        yield f"precision {outcome.report['run']['precision']}, but it was {name}"

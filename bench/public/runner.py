@@ -1,0 +1,133 @@
+"""Runs a public program bare, recorded, watched, and watched with a fault."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.public.program import Fault, Program
+from bench.public.sources import Missing, prepared
+
+SITE = Path(__file__).parent / "site"
+RUN_SECONDS = 600.0
+REPORT_SECONDS = 120.0
+WATCHED = ("-m", "ammeter", "run", "--", sys.executable)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended. code: None after the time limit. weights: digest of the trained parameters by rank."""
+
+    code: int | None
+    output: str
+    weights: dict[str, str]
+    errors: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a program in one precision.
+
+    Attributes:
+        missing: Why it could not run; all else is empty then.
+        bare, recorded, watched: Its ends. The recorded one shows whether the output is repeatable.
+        truth: What the recorder noted.
+        report: What Ammeter reports of the watched run, None for nothing.
+        broken: Fault -> findings of the watched run with this fault.
+    """
+
+    program: Program
+    precision: str
+    missing: str = ""
+    bare: End = End(None, "", {})
+    recorded: End = End(None, "", {})
+    watched: End = End(None, "", {})
+    truth: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] | None = None
+    broken: dict[Fault, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def run(program: Program, sources: Path) -> Iterator[Outcome]:
+    """Yields an outcome per precision."""
+    absent = [name for name in program.modules if importlib.util.find_spec(name) is None]
+    with tempfile.TemporaryDirectory(prefix="public-") as name:
+        folder = Path(name)
+        try:
+            if absent:
+                raise Missing(f"not installed: {', '.join(absent)}")
+            script = prepared(program, sources, folder / "source")
+        except Missing as missing:
+            yield from (Outcome(program, precision, str(missing)) for precision in program.precisions)
+            return
+        for precision in program.precisions:
+            yield _outcome(program, precision, script.relative_to(folder / "source"), folder)
+
+
+def _outcome(program: Program, precision: str, script: Path, folder: Path) -> Outcome:
+    truth = folder / f"truth-{precision}.json"
+    bare = _end(program, precision, script, folder)
+    recorded = _end(program, precision, script, folder, PUBLIC_TRUTH=str(truth))
+    watched, report = _watched(program, precision, script, folder)
+    broken = {}
+    for fault in program.faults:
+        if fault.precision in ("", precision):
+            _, found = _watched(program, precision, script, folder, PUBLIC_FAULT=str(fault))
+            broken[fault] = found["findings"] if found else []
+    known = json.loads(truth.read_text()) if truth.exists() else {}
+    return Outcome(program, precision, "", bare, recorded, watched, known, report, broken)
+
+
+def _watched(
+    program: Program, precision: str, script: Path, folder: Path, **variables: str
+) -> tuple[End, dict[str, Any] | None]:
+    with tempfile.TemporaryDirectory(prefix="journal-", dir=folder) as journal:
+        end = _end(program, precision, script, folder, *WATCHED, AMMETER_DIR=journal, **variables)
+        command = [sys.executable, "-m", "ammeter", "report", journal, "--json", "--all"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_SECONDS, check=False)
+        items = json.loads(done.stdout)["items"] if done.returncode in (0, 3) else []
+        return end, items[0] if items else None
+
+
+def _end(program: Program, precision: str, script: Path, folder: Path, *launcher: str, **variables: str) -> End:
+    """Runs a copy of the program, always in the same folder. After the time limit everything that it started ends."""
+    copy, weights = folder / "program", folder / "weights"
+    for path in (copy, weights):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(folder / "source", copy, symlinks=True)
+    weights.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
+    environment |= {"PYTHONPATH": os.pathsep.join((str(SITE), str(copy))), "WILD_WEIGHTS": str(weights)}
+    environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONHASHSEED": "0"}
+    process = subprocess.Popen(
+        [sys.executable, *launcher, *program.command(precision, script.name)],
+        cwd=copy / script.parent,
+        env=environment | program.environment(precision) | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    code: int | None = None
+    try:
+        output, errors = process.communicate(timeout=RUN_SECONDS)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+    digests = {file.name: file.read_text() for file in sorted(weights.iterdir())}
+    return End(code, re.sub(program.varying, "", output) if program.varying else output, digests, errors)

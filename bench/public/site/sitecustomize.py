@@ -1,0 +1,188 @@
+"""Runs in each Python of a public program: records what is true of it, and plants a fault.
+
+bench/public/runner.py puts this folder on PYTHONPATH. PUBLIC_TRUTH names the file of the record, PUBLIC_FAULT the fault
+and its step, as in "nan-weight:20". Neither is set in a run that is only watched. The folder of bench/wild with the
+digest of the weights is loaded from here, as a Python loads one sitecustomize only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+WEIGHTS_SITE = Path(__file__).parents[2] / "wild" / "weights_site" / "sitecustomize.py"
+SCALER = "torch.amp.grad_scaler"
+
+RATE_FACTOR = 1e4
+"""By this factor a learning rate is far above any that a program trains with."""
+
+
+class AfterImport:
+    """A finder that prepares a module of torch when it has been imported."""
+
+    def __init__(self, name: str, prepare: Callable[[Any], None]) -> None:
+        self.name, self.prepare = name, prepare
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        loader: Any = spec.loader if spec else None
+        execute = loader.exec_module
+
+        def executed(module: Any) -> None:
+            execute(module)
+            self.prepare(module)
+
+        loader.exec_module = executed
+        return spec
+
+
+class Record:
+    """What a program does, as its own calls of torch show it.
+
+    Attributes:
+        steps, skipped: Steps of optimizers, and those that a GradScaler skipped.
+        losses: Line of the program -> its losses, without the loss scale.
+        times: Time of each step of the optimizer that stepped first, in seconds.
+        optimizers: Identities of the optimizers that stepped.
+        dtypes: Dtypes of enabled autocast contexts.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.folder = file, os.getcwd()
+        self.steps = self.attempts = self.scaled_steps = 0
+        self.losses: dict[str, list[float]] = {}
+        self.times: list[float] = []
+        self.optimizers: list[int] = []
+        self.dtypes: set[str] = set()
+        self.scaled: dict[int, float] = {}
+
+    def stepped(self, optimizer: Any, _: Any, __: Any) -> None:
+        self.steps += 1
+        if id(optimizer) not in self.optimizers:
+            self.optimizers.append(id(optimizer))
+        if id(optimizer) == self.optimizers[0]:
+            self.times.append(time.perf_counter())
+
+    def scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            result = original(scaler, outputs)
+            if hasattr(result, "numel") and result.numel() == 1:
+                self.scaled[id(result)] = float(outputs.detach())
+            return result
+
+        return scale
+
+    def step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self.steps
+            result = original(scaler, *args, **kwargs)
+            self.attempts, self.scaled_steps = self.attempts + 1, self.scaled_steps + self.steps - before
+            return result
+
+        return step
+
+    def backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            roots = [tensors] if hasattr(tensors, "numel") else list(tensors)
+            if len(roots) == 1 and roots[0].numel() == 1:
+                root = roots[0]
+                loss = self.scaled.pop(id(root), None)
+                self.losses.setdefault(self.line(), []).append(float(root.detach()) if loss is None else loss)
+            return original(tensors, *args, **kwargs)
+
+        return backward
+
+    def line(self) -> str:
+        """The innermost line of the program itself, '' if a library trains it."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self.folder):
+                return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return ""
+
+    def enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(context: Any) -> Any:
+            if context._enabled:
+                self.dtypes.add(str(context.fast_dtype).removeprefix("torch."))
+            return original(context)
+
+        return enter
+
+    def write(self) -> None:
+        if self.losses:
+            gaps = sorted(later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False))
+            record = {
+                "steps": self.steps,
+                "skipped": self.attempts - self.scaled_steps,
+                "optimizers": len(self.optimizers),
+                "losses": self.losses,
+                "step_seconds": gaps[len(gaps) // 2] if gaps else None,
+                "dtypes": sorted(self.dtypes),
+            }
+            self.file.write_text(json.dumps(record))
+
+
+def record(torch: Any) -> None:
+    """Wraps the functions of torch that a training calls."""
+    note = Record(Path(os.environ["PUBLIC_TRUTH"]))
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(note.stepped)
+    torch.autograd.backward = note.backward(torch.autograd.backward)
+    torch.amp.GradScaler.scale = note.scale(torch.amp.GradScaler.scale)
+    torch.amp.GradScaler.step = note.step(torch.amp.GradScaler.step)
+    torch.amp.autocast.__enter__ = note.enter(torch.amp.autocast.__enter__)
+    atexit.register(note.write)
+
+
+def plant(torch: Any) -> None:
+    """Plants the fault of PUBLIC_FAULT."""
+    name, _, number = os.environ["PUBLIC_FAULT"].partition(":")
+    step, seen = int(number), [0]
+    optimizers: Any = sys.modules["torch.optim.optimizer"]
+
+    def nan_weight(optimizer: Any, _: Any, __: Any) -> None:
+        seen[0] += 1
+        if seen[0] == step:
+            with torch.no_grad():
+                optimizer.param_groups[-1]["params"][-1].view(-1)[0] = float("nan")
+
+    def high_rate(optimizer: Any, _: Any, __: Any) -> None:
+        seen[0] += 1
+        if seen[0] >= step:
+            for group in optimizer.param_groups:
+                group["lr"] = group.setdefault("usual_lr", group["lr"]) * RATE_FACTOR
+
+    def not_unscaled(_scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    def not_reset(_owner: Any, *_: Any, **__: Any) -> None:
+        pass
+
+    if name == "nan-weight":
+        optimizers.register_optimizer_step_post_hook(nan_weight)
+    elif name == "high-rate":
+        optimizers.register_optimizer_step_pre_hook(high_rate)
+    elif name == "no-reset":
+        torch.optim.Optimizer.zero_grad = torch.nn.Module.zero_grad = not_reset
+    elif name == "not-unscaled":
+        torch.amp.GradScaler.step = not_unscaled
+    else:
+        raise ValueError(f"PUBLIC_FAULT is {name!r}; known are nan-weight, high-rate, no-reset, not-unscaled")
+
+
+runpy.run_path(str(WEIGHTS_SITE))
+for _variable, _prepare in (("PUBLIC_TRUTH", record), ("PUBLIC_FAULT", plant)):
+    if _variable in os.environ:
+        sys.meta_path.insert(0, AfterImport("torch", _prepare))

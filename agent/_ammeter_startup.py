@@ -28,22 +28,29 @@ class _ImportObserver:
 
     def __init__(self, launch):
         self._launch = launch
+        self._asked = ""
 
     def find_spec(self, name, path=None, target=None):
+        """Asks the other finders; one of them may ask all finders itself, as that of `import ammeter` does."""
         if name == "torch" and not self.torch_imported:
             self.torch_imported = True
             note(self._launch, "torch", sys.executable)
             _note_at_exit(self._launch)
-        if name not in ("torch", READY):
+        if name not in ("torch", READY) or name == self._asked:
             return None
-        for finder in list(sys.meta_path):
-            spec = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    after = _observe if name == "torch" else self._arm
-                    spec.loader = _NotifyingLoader(spec.loader, after)
-                return spec
-        return None
+        asked_before, self._asked = self._asked, name
+        try:
+            for finder in list(sys.meta_path):
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find else None
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        after = _observe if name == "torch" else self._arm
+                        spec.loader = _NotifyingLoader(spec.loader, after)
+                    return spec
+            return None
+        finally:
+            self._asked = asked_before
 
     def _arm(self):
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]

@@ -9,3 +9,8 @@
 Each starts a run as ammeter.watch() does, and hands over what the framework knows: its configuration, metrics of the
 evaluation, epochs, and the step at which a resumed training begins. `ammeter run` finds the same: see loaded.py.
 """
+
+from contextlib import suppress
+
+with suppress(ImportError):  # each module names what is missing
+    import torch._dynamo  # noqa: F401 - `ammeter run` begins here, before a module of Ammeter is half imported

@@ -47,15 +47,26 @@ def begin() -> None:
 class _Finder:
     """Observes the import of torch and provides no module itself; any other import costs a comparison of names."""
 
+    _is_asking = False
+    """Whether it asks the others. One of them may ask all finders itself, as that of `ammeter run` does."""
+
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or self._is_asking:
             return None
+        self._is_asking = True
+        try:
+            spec = self._found_by_others(name, path, target)
+        finally:
+            self._is_asking = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment] # import needs no base class
+        return spec
+
+    def _found_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment] # import needs no base class
                 return spec
         return None
 

@@ -110,6 +110,15 @@ def test_a_search_for_what_we_wait_for_finds_it_and_we_wait_on(installed: Path, 
     assert [0, 1, 2, 3] == steps(found.stream())
 
 
+@pytest.mark.parametrize(
+    "first", ["import ammeter", "import ammeter.client", "from ammeter.integrations import framework_run"]
+)
+def test_a_program_that_imports_ammeter_before_torch_is_watched(first: str, installed: Path, tmp_path: Path) -> None:
+    found = launch(STEPS, tmp_path, begin=f"{first}\n{TRAINS}", command=[str(installed), "script.py"]).end()
+    assert (0, "done\n") == (found.code, found.out), found.err
+    assert [0, 1, 2, 3] == steps(found.stream())
+
+
 def _torch(folder: Path, version: str, *, dynamo: bool = True) -> Path:
     """A folder with a package that looks like an old torch."""
     (folder / "torch").mkdir(parents=True)

@@ -86,7 +86,8 @@ def test_what_is_missing_is_told(sources: Path) -> None:
 def test_the_recorder_notes_skipped_steps_and_unscaled_losses(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        PROGRAM.replace("loss.backward()", "scaler.scale(loss).backward()").replace("/ 2", "* 50")
+        PROGRAM.replace("loss.backward()", "scaler.scale(loss).backward()")
+        .replace("/ 2", "* 50")
         .replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
         .replace("for step in", 'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)\nfor step in')
     )

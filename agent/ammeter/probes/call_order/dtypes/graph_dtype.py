@@ -17,10 +17,16 @@ PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear", "MkldnnLin
 
 
 class Precision(NamedTuple):
-    """The dtype in which losses are computed, and whether parts of their graph show no dtype."""
+    """The dtype in which losses are computed.
+
+    Attributes:
+        is_partly_hidden, is_mostly_hidden: whether parts of the graph show no dtype, and whether these are at least as
+            many as the products that show one.
+    """
 
     dtype: torch.dtype
     is_partly_hidden: bool
+    is_mostly_hidden: bool
 
 
 def of_losses(losses: list[torch.Tensor], *, any_half: bool) -> Precision | None:
@@ -30,7 +36,8 @@ def of_losses(losses: list[torch.Tensor], *, any_half: bool) -> Precision | None
         any_half: the search may end at the first of float16 and bfloat16.
     """
     dtype: torch.dtype | None = None
-    is_hidden = has_product = False
+    hidden = products = 0
+    is_cut = False
     for loss in losses:
         if loss.grad_fn is None:
             continue
@@ -38,15 +45,16 @@ def of_losses(losses: list[torch.Tensor], *, any_half: bool) -> Precision | None
         for node in nodes(loss.grad_fn, MAX_NODES):
             count += 1
             name, dtypes = node.name(), {metadata.dtype for metadata in getattr(node, "_input_metadata", ())}
-            is_hidden = is_hidden or isinstance(node, BackwardCFunction) or "CompiledFunction" in name
-            has_product = has_product or name.startswith(PRODUCTS)
+            hidden += isinstance(node, BackwardCFunction) or "CompiledFunction" in name
+            products += name.startswith(PRODUCTS)
             if torch.float16 in dtypes:
-                return Precision(torch.float16, is_hidden)
+                return Precision(torch.float16, hidden > 0, 0 < hidden >= products)
             if torch.bfloat16 in dtypes:
                 dtype = torch.bfloat16
                 if any_half:
-                    return Precision(dtype, is_hidden)
-        is_hidden = is_hidden or (count >= MAX_NODES and dtype is torch.float32)
-    if dtype is None or (is_hidden and not has_product):
+                    return Precision(dtype, hidden > 0, 0 < hidden >= products)
+        is_cut = is_cut or (count >= MAX_NODES and dtype is torch.float32)
+    is_hidden = is_cut or hidden > 0
+    if dtype is None or (is_hidden and not products):
         return None
-    return Precision(dtype, is_hidden)
+    return Precision(dtype, is_hidden, is_cut or 0 < hidden >= products)

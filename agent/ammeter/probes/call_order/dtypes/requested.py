@@ -216,9 +216,11 @@ class Requested:
         entered = {device for (device, _), context in contexts if context.entered}
         if entered and devices and not entered & devices:
             return "wrong-device"
-        if found.is_partly_hidden and not self._has_entered:  # what is visible now was in half precision then
-            return ""
         created = sum(context.created for _, context in contexts)
+        is_off = scaler is not None and not (entered or created) and (self._disabled_line or self._float32_line)
+        is_hidden = found.is_mostly_hidden if is_off else found.is_partly_hidden
+        if is_hidden and not self._has_entered:  # what is visible now was in half precision then
+            return ""
         if scaler is None:
             if self._has_entered and entered:
                 is_asked = bool(self._disabled_line)  # for float32, in this phase

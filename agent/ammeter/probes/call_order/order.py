@@ -256,7 +256,7 @@ class Order:
         if returned is not None:
             account.marks.update(returned.marks)
             account.record(unscaled_line=returned.line)
-        return returned is None
+        return returned is None or returned.is_changed
 
     def _use(self, account: OptimizerGradients, outcome: str) -> None:
         """Records that a step uses the gradients; reports used gradients without a reset."""

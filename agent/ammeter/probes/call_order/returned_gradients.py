@@ -17,10 +17,12 @@ class ReturnedOrigin(NamedTuple):
     Attributes:
         marks: the scale() calls that they are multiplied by.
         line: line of the call if its outputs were not scaled, else ''.
+        is_changed: whether the program has changed some of them in place since then, as a clip does.
     """
 
     marks: tuple[Mark, ...]
     line: str
+    is_changed: bool = False
 
 
 class ReturnedGradients:
@@ -33,7 +35,7 @@ class ReturnedGradients:
                 self._returned[id(result)] = weakref.ref(result), result._version, ReturnedOrigin(marks, line)
 
     def origin_of(self, parameters: Sequence[torch.Tensor]) -> ReturnedOrigin | None:
-        """The origin of these parameters' gradients, if all are unchanged results of torch.autograd.grad."""
+        """The origin of these parameters' gradients, if all are results of torch.autograd.grad."""
         if not self._returned:
             return None
         origins = [self._of(parameter.grad) for parameter in parameters if parameter.grad is not None]
@@ -41,7 +43,8 @@ class ReturnedGradients:
         if not known_origins or len(known_origins) < len(origins):
             return None
         marks = tuple(mark for returned in known_origins for mark in returned.marks)
-        return ReturnedOrigin(marks, next((returned.line for returned in known_origins if returned.line), ""))
+        line = next((returned.line for returned in known_origins if returned.line), "")
+        return ReturnedOrigin(marks, line, any(returned.is_changed for returned in known_origins))
 
     def clear(self) -> None:
         if self._returned:
@@ -49,4 +52,6 @@ class ReturnedGradients:
 
     def _of(self, gradient: torch.Tensor) -> ReturnedOrigin | None:
         ref, version, returned = self._returned.get(id(gradient), (None, -1, None))
-        return returned if ref is not None and ref() is gradient and gradient._version == version else None
+        if returned is None or ref is None or ref() is not gradient:
+            return None
+        return returned if gradient._version == version else returned._replace(is_changed=True)

@@ -9,7 +9,8 @@ STRETCH_STEPS = 8
 """Length of each later stretch of followed steps."""
 
 MAX_INTERVAL_STEPS = 1024
-"""At least one stretch occurs in this many steps."""
+"""At least one stretch occurs in this many steps, and one until a run is twice as long as at the last stretch: the
+measured cost of the first steps is no reason to follow none of a short run, in which a new phase may begin."""
 
 MIN_EXTRA_INTERVAL_STEPS = MAX_INTERVAL_STEPS // 8
 """Minimum distance between stretches that bad or odd steps start."""
@@ -69,4 +70,5 @@ class Attention:
         if extra <= allowed:
             return 0
         share = max(allowed / extra, STRETCH_STEPS / MAX_INTERVAL_STEPS)
-        return max(STRETCH_STEPS, min(MAX_INTERVAL_STEPS, round(STRETCH_STEPS * (1 / share - 1))))
+        longest = min(MAX_INTERVAL_STEPS, self._earlier_steps + self.steps)
+        return max(STRETCH_STEPS, min(longest, round(STRETCH_STEPS * (1 / share - 1))))

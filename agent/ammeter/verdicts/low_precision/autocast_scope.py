@@ -82,6 +82,11 @@ def _fix_stale(call: str, line: str) -> str:
     )
 
 
+def _shows(finding: Finding, _: str) -> bool:
+    """Whether losses and gradients were those of old weights. Otherwise the loss is hardly another one."""
+    return bool(finding.evidence.get("stale_updates"))
+
+
 VERDICT = Verdict(
     id="autocast-scope",
     severity="ticket",
@@ -92,4 +97,6 @@ VERDICT = Verdict(
     state=SingleEventState,
     rows=False,
     judge=judge_event("usage.autocast_scope", _conclude, repeats=True),
+    explains=("diverged", "stagnation"),
+    shows=_shows,
 )

@@ -225,6 +225,28 @@ def test_an_error_is_told_where_the_program_closes_the_run_by_finally(tmp_path: 
     assert (False, "") == (event.data["backward"], event.data["module"])
 
 
+PAST_THE_SCALER = """
+scaler = torch.amp.GradScaler("cpu")
+weights = list(model.parameters())
+for step in range(8):
+    loss = scaler.scale(model(torch.ones(3, 4)).square().mean())
+    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights)):
+        weight.grad = gradient
+        weight.grad.mul_(0.5)  # as by a clip of the program's own
+    optimizer.step()
+    scaler.update()
+"""
+
+
+def test_a_step_past_the_scaler_on_assigned_gradients_is_told_although_update_ends_the_program(tmp_path: Path) -> None:
+    ended = start(PAST_THE_SCALER, tmp_path).end()
+    assert "No inf checks were recorded prior to update" in ended.err
+    names = ("usage.gradients_not_unscaled",)
+    (event,) = [event for event in ended.stream() if isinstance(event, Event) and event.name in names]
+    assert (True, "SGD") == (event.data["raises"], event.data["optimizer"])
+    assert event.data["caller"].startswith("script.py:")
+
+
 SECOND_UNSCALE = """
 scaler = torch.amp.GradScaler("cpu")
 for step in range(8):

@@ -42,6 +42,13 @@ def test_a_run_of_tiny_steps_is_followed_at_least_now_and_then() -> None:
     assert sum(later) / len(later) == pytest.approx(STRETCH_STEPS / (STRETCH_STEPS + MAX_INTERVAL_STEPS), rel=0.2)
 
 
+def test_a_short_run_is_followed_again_whenever_it_is_twice_as_long() -> None:
+    followed = follow(Governor(0.01), 1200, 0.001, 0.005, 0.00005)
+    assert [(64, 128), (136, 272), (280, 560)] == [
+        (begin, next(step for step in range(begin, 1200) if followed[step])) for begin in (64, 136, 280)
+    ]
+
+
 def test_preset_full_follows_every_call() -> None:
     assert all(follow(Governor(0.01, "full"), 2000, 0.001, 0.0002, 0.00005))
 

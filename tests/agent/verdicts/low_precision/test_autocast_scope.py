@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from ammeter.verdicts.causality import explains
+from ammeter.verdicts.framework.finding import Finding
 from tests.agent.stream_builder import Stream, mistaken
 from tests.agent.stream_judgement import findings
 from tests.agent.streams import broken
@@ -352,3 +354,12 @@ def test_the_words_have_both_lines() -> None:
         "backward() at loop/train.py:124 runs inside the autocast context entered at loop/train.py:120."
     )
     assert finding.fix.startswith("Move backward() at loop/train.py:124 out of the autocast block")
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_loss_of_old_weights_that_diverges_is_a_consequence(stale: bool) -> None:
+    copies = {"stale_step": 3, "stale_updates": 4, "stale_numbers": 9, "compared_numbers": 10} if stale else {}
+    scope = findings(mistaken("autocast_scope", call="SGD.step()", line="train.py:9", dtype="bfloat16", **copies))[NAME]
+    step = scope.first_step + 10
+    diverged = Finding("diverged", "page", first_step=step, opened_step=step, last_step=step, cause="", fix="")
+    assert stale == explains(scope, diverged)

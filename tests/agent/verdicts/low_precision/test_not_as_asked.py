@@ -117,28 +117,40 @@ class Doubled(torch.autograd.Function):
         return upstream * 2
 
 
-class WithFunction(torch.nn.Module):
-    """A model with a Function of the program between two layers, whose products autocast concerns."""
+class WithFunctions(torch.nn.Module):
+    """A model with Functions of the program between layers, whose products autocast concerns."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: int) -> None:
         super().__init__()
-        self.body, self.head = Model(), torch.nn.Linear(3, 3)
+        self.body, self.head, self.functions = Model(), torch.nn.Linear(3, 3), functions
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(Doubled.apply(self.body(x)))  # type: ignore[no-untyped-call]
+        x = self.body(x)
+        for _ in range(self.functions):
+            x = Doubled.apply(x)  # type: ignore[no-untyped-call]
+        logits: torch.Tensor = self.head(x)
         return logits
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, autocast for it is not refused")
+@pytest.mark.filterwarnings("ignore:In CPU autocast, but the target dtype is not supported")
 @pytest.mark.parametrize(
-    ("context", "reason"),
-    [(cuda, "refused"), (cpu, None), (lambda: cpu(enabled=False), None), (nullcontext, None)],
+    ("context", "functions", "reason"),
+    [
+        (cuda, 9, "refused"),
+        (cpu, 1, None),
+        (lambda: cpu(enabled=False), 1, "disabled"),
+        (lambda: cpu(torch.float32), 1, "float32"),
+        (lambda: cpu(enabled=False), 9, None),
+        (nullcontext, 1, None),
+    ],
 )
-def test_a_model_with_a_function_of_its_own_is_judged_by_refused_autocast_alone(
-    context: Context, reason: str | None, tmp_path: Path
+def test_a_model_with_functions_of_its_own_is_judged_by_autocast_that_is_off(
+    context: Context, functions: int, reason: str | None, tmp_path: Path
 ) -> None:
+    """And only if more products than Functions show that it is off."""
     torch.manual_seed(0)
-    model = WithFunction()
+    model = WithFunctions(functions)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", 2.0**8)
     with watching(tmp_path, model, optimizer, scaler) as seen:
         for _ in range(12):

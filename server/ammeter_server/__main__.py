@@ -6,6 +6,7 @@ Commands: serve, migrate, token, audit, run, storage, notify, runbooks and demo.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -74,7 +75,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def migrate(arguments: argparse.Namespace) -> int:
     """Migrates the database to the newest schema, or back to an earlier one."""
-    schema.migrate(_settings(arguments).database_url, arguments.back_to, confirmed=arguments.yes)
+    database_url = _settings(arguments).database_url
+    schema.migrate(database_url, arguments.back_to, confirmed=arguments.yes, as_json=arguments.json)
     return 0
 
 
@@ -110,7 +112,10 @@ def write_runbooks(arguments: argparse.Namespace) -> int:
         count = runbook_pages.write(Path(arguments.folder))
     except OSError as error:
         raise RefusedError(f"FOLDER is {arguments.folder!r}: {error}; use a writable folder") from error
-    print(f"{count} runbooks are in {arguments.folder}; set AMMETER_SERVER_RUNBOOK_URL to their address")
+    if arguments.json:
+        print(json.dumps({"folder": arguments.folder, "runbooks": count}))
+    else:
+        print(f"{count} runbooks are in {arguments.folder}; set AMMETER_SERVER_RUNBOOK_URL to their address")
     return 0
 
 
@@ -155,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     migrating.set_defaults(command=migrate)
     migrating.add_argument("--back-to", metavar="SCHEMA", help="an earlier schema, such as 0003, for an older version")
     migrating.add_argument("--yes", action="store_true", help="with --back-to: accept the listed losses")
+    migrating.add_argument("--json", action="store_true", help="one object")
     _database_option(migrating)
 
     _token_commands(command(commands, "token", "Create, list and revoke tokens."))
@@ -168,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     deleting = command(running.add_subparsers(required=True, metavar="ACTION"), "delete", "Delete a run permanently.")
     deleting.set_defaults(command=with_store(run_deletion.delete))
     deleting.add_argument("run", metavar="ID", help="its id, from the address of its page")
+    deleting.add_argument("--json", action="store_true", help="one object")
     _database_option(deleting)
 
     measuring = command(commands, "storage", "Print the size of each part of the database.")
@@ -195,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     writing.set_defaults(command=write_runbooks)
     writing.add_argument("folder", metavar="FOLDER", help="target folder; created if it is missing")
+    writing.add_argument("--json", action="store_true", help="one object")
 
     showing = command(commands, "demo", "Train a model with a planted fault, and show how it is found.")
     showing.set_defaults(command=demo)
@@ -227,6 +235,8 @@ def _token_commands(parser: argparse.ArgumentParser) -> None:
     revoking = command(actions, "revoke", "Revoke a token and the page sessions that it opened.")
     revoking.set_defaults(command=with_store(token_command.revoke))
     revoking.add_argument("name", help="its name, as printed by list")
+    for action in (creating, revoking):
+        action.add_argument("--json", action="store_true", help="one object")
     for action in (creating, listing, revoking):
         _database_option(action)
 

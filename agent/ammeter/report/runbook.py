@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -26,12 +27,16 @@ def main(words: Sequence[str]) -> int:
     given = _arguments(words)
     names = sorted(path.stem for path in FOLDER.glob("*.md"))
     if given.name is None:
-        print("\n".join(names))
+        print(json.dumps({"items": names}) if given.json else "\n".join(names))
         return 0
     if given.name not in names:
         print(f"ammeter runbook: {given.name!r} is not a runbook; {suggestion(given.name, names)}", file=sys.stderr)
         return EXIT_UNKNOWN
-    _show((FOLDER / f"{given.name}.md").read_text(encoding="utf-8"))
+    text = (FOLDER / f"{given.name}.md").read_text(encoding="utf-8")
+    if given.json:
+        print(json.dumps({"name": given.name, "title": text.partition("\n")[0].lstrip("# "), "markdown": text}))
+    else:
+        _show(text)
     return 0
 
 
@@ -59,4 +64,5 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         prog="ammeter runbook", description="Prints the runbook of a verdict: first steps, causes and fixes."
     )
     parser.add_argument("name", nargs="?", help="a verdict, such as scale-collapse; default: list all names")
+    parser.add_argument("--json", action="store_true", help="print name, title and Markdown text as JSON")
     return parser.parse_args(words)

@@ -159,7 +159,7 @@ class Shipper:
 
     def discover(self) -> bool:
         """Starts to ship streams that no shipper has yet. Returns whether there are active streams."""
-        for folder in self._stream_folders():
+        for folder in self.stream_folders():
             if folder in self._active or folder in self._skipped:
                 continue
             try:
@@ -170,7 +170,8 @@ class Shipper:
                 self._log.write(f"open {folder}", str(error), f"{folder} cannot be shipped: {error}")
         return bool(self._active)
 
-    def _stream_folders(self) -> list[Path]:
+    def stream_folders(self) -> list[Path]:
+        """Lists the streams in the folder, of whatever host."""
         if (self._folder / "alive").exists():
             return [self._folder]
         runs = (run for run in self._folder.glob("*/") if run.is_dir())

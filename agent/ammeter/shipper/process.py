@@ -8,12 +8,14 @@ start() runs in the training process and therefore imports almost nothing; the r
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ammeter import journal
 from ammeter.environment import identity
@@ -94,9 +96,30 @@ def main(argv: list[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: shipper.request_exit())
     try:
-        return _run_until_delivered(shipper, folder, options.host, lock)
+        code = _run_until_delivered(shipper, folder, options.host, lock)
     except KeyboardInterrupt:
-        return 130
+        code = 130
+    if options.json:
+        print(json.dumps(_delivered(shipper.stream_folders())))
+    return code
+
+
+def _delivered(streams: Iterable[Path]) -> dict[str, Any]:
+    """Returns up to which offset the collector has acknowledged each stream."""
+    items = []
+    for stream in streams:
+        written, acknowledged = journal.end_of(stream), journal.acknowledged(stream)
+        items.append(
+            {
+                "run": stream.parent.name,
+                "stream": stream.name,
+                "end": written,
+                "acknowledged": acknowledged,
+                "delivered": acknowledged >= written,
+                "refusal": journal.refusal(stream) or None,
+            }
+        )
+    return {"delivered": all(item["delivered"] for item in items), "items": items}
 
 
 def _mirror(folder: Path, host: str) -> int:
@@ -196,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
         "--idle-exit", action="store_true", help="exit when all writers have ended and everything is delivered"
     )
     parser.add_argument("--mirror", action="store_true", help="send nothing; move data from tmpfs to the disk")
+    parser.add_argument("--json", action="store_true", help="at the end, print what the collector has as JSON")
     parser.add_argument("--host", help="send only the streams that were written on this host")
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 
 from ammeter_server.cli.tokens import user
@@ -18,6 +19,9 @@ def delete(store: Store, arguments: argparse.Namespace) -> None:
     if not run_deletion.delete(store, arguments.run, user(), time.time_ns()):
         raise NoRunError(f"there is no run {arguments.run[:80]!r}; use the id in the address of its page")
     run_deletion.compact(store)
+    if arguments.json:
+        print(json.dumps({"run": arguments.run, "deleted": True}))
+        return
     print(f"run {arguments.run} is deleted")
     if not store.is_sqlite:
         print("PostgreSQL keeps deleted rows in its files until VACUUM FULL, and in its log and backups")

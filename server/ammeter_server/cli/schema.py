@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from typing import TextIO
+
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import (
     DatabaseError,
@@ -19,12 +23,13 @@ class SchemaError(Exception):
     """The schema of the database does not allow the command; the message has the remedy."""
 
 
-def migrate(database_url: str, target: str | None, *, confirmed: bool) -> None:
+def migrate(database_url: str, target: str | None, *, confirmed: bool, as_json: bool = False) -> None:
     """Migrates the database to the newest schema, or back to an earlier one.
 
     Args:
         target: The earlier schema; None for the newest.
         confirmed: Whether the user accepts the loss of data on the way back.
+        as_json: Whether to print the outcome as JSON.
     """
     store = connect(database_url)
     try:
@@ -32,8 +37,10 @@ def migrate(database_url: str, target: str | None, *, confirmed: bool) -> None:
         if target is None:
             migrations.migrate(store)
         else:
-            _go_back(store, before, target, confirmed)
-        print(f"the database has schema {migrations.current(store)} (before: {before})")
+            _go_back(store, before, target, confirmed, sys.stderr if as_json else sys.stdout)
+        current = migrations.current(store)
+        text = f"the database has schema {current} (before: {before})"
+        print(json.dumps({"schema": current, "before": before}) if as_json else text)
     finally:
         store.close()
 
@@ -83,13 +90,13 @@ def explain(error: Exception, url: str) -> str:
     return f"{setting}: {reason}"
 
 
-def _go_back(store: Store, before: str | None, target: str, confirmed: bool) -> None:
+def _go_back(store: Store, before: str | None, target: str, confirmed: bool, output: TextIO) -> None:
     """Prints the data that is lost, and migrates back if the user has confirmed it."""
     try:
         lost = migrations.downgrade_losses(before, target)
     except ValueError as error:
         raise SchemaError(f"--back-to is {target!r}: {error}") from error
-    print(f"the downgrade from schema {before} to {target} loses:", *lost, sep="\n  ")
+    print(f"the downgrade from schema {before} to {target} loses:", *lost, sep="\n  ", file=output)
     if not confirmed:
         raise SchemaError(
             "nothing was changed. Stop every collector of this database, make a backup, and repeat the command with "

@@ -28,12 +28,17 @@ def create(store: Store, arguments: argparse.Namespace) -> None:
     if unknown or not scopes:
         raise TokenError(f"--scopes is {arguments.scopes!r}; use some of {', '.join(SCOPES)}")
     expires = moment(arguments.expires, time.time_ns()) if arguments.expires is not None else None
-    print(tokens.create(store, arguments.name, scopes, arguments.project, expires, user()))
+    token = tokens.create(store, arguments.name, scopes, arguments.project, expires, user())
+    about = {"name": arguments.name, "token": token, "scopes": " ".join(scopes), "expires": instant(expires)}
+    print(json.dumps(about) if arguments.json else token)
 
 
 def revoke(store: Store, arguments: argparse.Namespace) -> None:
     """Revokes a token and the page sessions that it opened."""
     tokens.revoke(store, arguments.name, user())
+    if arguments.json:
+        print(json.dumps({"name": arguments.name, "revoked": True, "tokens_left": len(tokens.listed(store))}))
+        return
     print(f"the token {arguments.name!r} and its sessions are no longer valid")
     if not tokens.listed(store):
         print("this was the last token: on loopback the collector now accepts every request from its machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -34,6 +35,15 @@ def test_a_link_to_another_runbook_is_the_command_that_prints_it(capsys: Output)
 def test_without_a_name_the_names_are_listed(capsys: Output) -> None:
     assert 0 == main(["runbook"])
     assert {verdict.id for verdict in verdicts.ALL} < set(capsys.readouterr().out.split())
+
+
+def test_a_runbook_and_the_names_are_printed_as_json(capsys: Output) -> None:
+    assert 0 == main(["runbook", "--json"])
+    assert "scale-collapse" in json.loads(capsys.readouterr().out)["items"]
+    assert 0 == main(["runbook", "scale-collapse", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert "scale-collapse" == printed["name"]
+    assert printed["markdown"].startswith(f"# {printed['title']}\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -161,3 +162,18 @@ def test_a_stream_that_begins_while_the_shipper_leaves_is_not_left_behind(
     assert 0 == ship.main(words)
     assert double.has_bye("late")
     assert 0 == shipper_pid(run_folder)
+
+
+def test_what_the_collector_has_is_printed_as_json(
+    double: CollectorDouble, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = here(run_folder)
+    end(opened)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert 0 == ship.main([str(run_folder), "--url", double.url, "--once", "--json"])
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (item,) = printed["items"]
+    assert printed["delivered"]
+    assert (run_folder.name, STREAM, opened.offset, opened.offset, True, None) == tuple(
+        item[key] for key in ("run", "stream", "end", "acknowledged", "delivered", "refusal")
+    )

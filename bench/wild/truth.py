@@ -101,7 +101,7 @@ class Truth:
 
     @cached_property
     def _optimizers(self) -> int:
-        return max((row.applied or 0 for row in self._own), default=0)
+        return max((row.applied or 0 for row in self._own), default=0) or 1  # a run may skip all its steps
 
     @cached_property
     def _unchanged(self) -> set[int]:

@@ -46,6 +46,7 @@ class Program:
         repository: Owner and name.
         commit: The commit that runs.
         script: Path of the script in the repository. It runs in its own folder.
+        paths: Files and folders that it needs of the repository, () for all.
         options: Command line that makes it small.
         sizes: File, text, smaller text: numbers for which there is no option. A text must occur once.
         data: Makes what stands in for data that would be downloaded, in the folder of the repository.
@@ -62,6 +63,7 @@ class Program:
     commit: str
     script: str
     kind: str
+    paths: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     sizes: tuple[tuple[str, str, str], ...] = ()
     data: Callable[[Path], None] = no_data

@@ -29,6 +29,7 @@ def _diffusion(precision: str, amp: str) -> Program:
         "faed4db28e724735323fa91c70aa9b28a6e1cbac",
         "README.md#trainer = Trainer(",
         "diffusion, Accelerate",
+        paths=("README.md", "denoising_diffusion_pytorch"),
         sizes=tuple(("documented.py", text, smaller) for text, smaller in sizes.items()),
         data=images_at("images", count=120),
         precisions={precision: ()},
@@ -73,6 +74,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "word_language_model/main.py",
         "LSTM that updates its weights itself",
+        paths=("word_language_model",),
         options=(
             *("--data", "small", "--epochs", "1", "--emsize", "48", "--nhid", "48", "--log-interval", "20"),
             *("--batch_size", "8", "--bptt", "10"),
@@ -87,6 +89,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "word_language_model/main.py",
         "transformer",
+        paths=("word_language_model",),
         options=(
             *("--data", "small", "--epochs", "1", "--emsize", "48", "--nhid", "48", "--log-interval", "20"),
             *("--batch_size", "8", "--bptt", "10", "--model", "Transformer", "--use-optimizer", "--lr", "0.001"),
@@ -100,6 +103,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "dcgan/main.py",
         "GAN, two optimizers",
+        paths=("dcgan",),
         options=(
             *("--dataset", "fake", "--batchSize", "8", "--ngf", "8", "--ndf", "8", "--niter", "1"),
             *("--manualSeed", "1", "--workers", "0"),
@@ -112,6 +116,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "time_sequence_prediction/train.py",
         "L-BFGS, float64",
+        paths=("time_sequence_prediction",),
         options=("--steps", "12"),
         sizes=(
             ("time_sequence_prediction/generate_sine_wave.py", "L = 1000", "L = 40"),
@@ -119,7 +124,7 @@ PROGRAMS = (
             ("time_sequence_prediction/train.py", "future = 1000", "future = 10"),
         ),
         prepare=("time_sequence_prediction/generate_sine_wave.py",),
-        precisions={"fp64": ()},
+        precisions={"fp64": ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",)},  # it loads an array of numpy
         faults=(),
         modules=("matplotlib",),
     ),
@@ -128,6 +133,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "reinforcement_learning/actor_critic.py",
         "reinforcement learning",
+        paths=("reinforcement_learning",),
         sizes=(("reinforcement_learning/actor_critic.py", "in count(1)", "in range(1, 80)"),),
         modules=("gymnasium",),
     ),
@@ -136,6 +142,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "vae/main.py",
         "variational autoencoder",
+        paths=("vae",),
         options=("--epochs", "1", "--batch-size", "8"),
         data=mnist_at("data"),
         modules=("torchvision",),
@@ -145,6 +152,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "mnist/main.py",
         "classifier",
+        paths=("mnist",),
         options=("--epochs", "1", "--batch-size", "8"),
         data=mnist_at("data"),
         modules=("torchvision",),
@@ -156,6 +164,7 @@ PROGRAMS = (
         "aa4b5850c1543fa488abf260f18390eda46cf85d",
         "train.py",
         "image classifier",
+        paths=("timm", "train.py"),
         options=(
             *("--data-dir", "images", "--model", "resnet10t", "--num-classes", "2", "--img-size", "32"),
             *("--epochs", "4", "-b", "4", "-vb", "4", "--workers", "0", "--device", "cpu", "--sched-on-updates"),
@@ -176,6 +185,7 @@ PROGRAMS = (
         *_LIGHTNING,
         "examples/pytorch/basics/autoencoder.py",
         "Trainer of Lightning",
+        paths=("examples/pytorch/basics",),
         options=(
             *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=4"),
             *("--trainer.limit_test_batches=4", "--trainer.limit_predict_batches=2", "--data.batch_size=8"),
@@ -191,6 +201,7 @@ PROGRAMS = (
         *_LIGHTNING,
         "examples/fabric/image_classifier/train_fabric.py",
         "Fabric",
+        paths=("examples/fabric/image_classifier",),
         options=("--epochs", "1", "--batch-size", "8"),
         data=mnist_at("examples/fabric/image_classifier/Datasets", "examples/fabric/Datasets", "examples/Datasets"),
         precisions={
@@ -204,6 +215,7 @@ PROGRAMS = (
         *_CLEANRL,
         "cleanrl/ppo.py",
         "reinforcement learning, PPO",
+        paths=("cleanrl", "cleanrl_utils"),
         options=("--total-timesteps", "2048", "--num-envs", "2", "--no-cuda"),
         varying=r"SPS: \d+",
         modules=("gymnasium", "tyro"),
@@ -213,6 +225,7 @@ PROGRAMS = (
         *_CLEANRL,
         "cleanrl/dqn.py",
         "reinforcement learning, replay buffer",
+        paths=("cleanrl", "cleanrl_utils"),
         options=(
             *("--total-timesteps", "2500", "--learning-starts", "300", "--buffer-size", "1000", "--no-cuda"),
             *("--batch-size", "32"),
@@ -228,6 +241,7 @@ PROGRAMS = (
         "36d3c77e5ff20ebe0aeefd322326a134a279b93e",
         "implementations/gan/gan.py",
         "GAN",
+        paths=("implementations/gan",),
         options=("--n_epochs", "1", "--batch_size", "8", "--sample_interval", "1000"),
         data=mnist_at("data/mnist"),
         optimizers=2,

@@ -30,7 +30,7 @@ def prepared(program: Program, sources: Path, folder: Path) -> Path:
     Raises:
         Missing: something cannot be fetched, or the program is another one by now.
     """
-    archive = _git(_clone(program, sources), "archive", program.commit)
+    archive = _git(_clone(program, sources), "archive", program.commit, "--", *program.paths)
     with tarfile.open(fileobj=BytesIO(archive)) as packed:
         packed.extractall(folder, filter="data")
     script = _script(program, folder)

@@ -8,6 +8,7 @@ digest of the weights is loaded from here, as a Python loads one sitecustomize o
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import runpy
@@ -21,6 +22,9 @@ from typing import Any
 
 WEIGHTS_SITE = Path(__file__).parents[2] / "wild" / "weights_site" / "sitecustomize.py"
 SCALER = "torch.amp.grad_scaler"
+
+KEPT: list[Any] = []
+"""What has to live as long as the process."""
 
 RATE_FACTOR = 1e4
 """By this factor a learning rate is far above any that a program trains with."""
@@ -135,6 +139,24 @@ class Record:
             self.file.write_text(json.dumps(record))
 
 
+def declare_operators(torch: Any) -> None:
+    """Lets torchvision be imported where its compiled operators cannot be loaded, as beside a torch without CUDA.
+
+    Its import registers kernels for two of them. None of the programs calls one.
+    """
+    spec = find_spec("torchvision")
+    compiled = Path(spec.origin).with_name("_C.so") if spec is not None and spec.origin else None
+    if compiled is None or not compiled.exists():
+        return
+    try:
+        ctypes.CDLL(str(compiled))
+    except OSError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        KEPT.append(library)
+
+
 def record(torch: Any) -> None:
     """Wraps the functions of torch that a training calls."""
     note = Record(Path(os.environ["PUBLIC_TRUTH"]))
@@ -183,6 +205,7 @@ def plant(torch: Any) -> None:
 
 
 runpy.run_path(str(WEIGHTS_SITE))
+sys.meta_path.insert(0, AfterImport("torch", declare_operators))
 for _variable, _prepare in (("PUBLIC_TRUTH", record), ("PUBLIC_FAULT", plant)):
     if _variable in os.environ:
         sys.meta_path.insert(0, AfterImport("torch", _prepare))

@@ -49,4 +49,6 @@ def test_results_are_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     revoked = {"name": "speech", "revoked": True, "tokens_left": 0}
     assert revoked == printed("token", "revoke", "speech", *database)
     folder = str(tmp_path / "pages")
-    assert {"folder": folder, "runbooks": len(list((ROOT / "alerts" / "runbooks").glob("*.md")))} == printed("runbooks", folder)
+    assert {"folder": folder, "runbooks": len(list((ROOT / "alerts" / "runbooks").glob("*.md")))} == printed(
+        "runbooks", folder
+    )

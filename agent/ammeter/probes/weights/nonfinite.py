@@ -7,6 +7,7 @@ slices.
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,12 @@ class NonfiniteWeights:
     def held_turn(self, optimizer: torch.optim.Optimizer) -> int | None:
         """Returns the turn in which the next weights of an optimizer are read, None for any."""
         return self._held.get(id(optimizer))
+
+    def at_end(self) -> None:
+        """Reads the weights on the host if an error ends the program: many operators raise one on NaN."""
+        error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        if isinstance(error, Exception) and all(tensor.is_cpu for _, tensor in self._session.watched.alive()):
+            self._read_all(self._session.row)
 
     def finish(self, row: Row, parts: list[Part]) -> None:
         self._turns = {index: turn for part in parts for index, turn in part.partial()}

@@ -25,6 +25,7 @@ from ammeter.recording.schedule.bucket import Cost, clocks, cost_since
 from ammeter.tensors.hidden_reads import unseen
 from ammeter.torch_hooks import optimizer_steps
 from ammeter.torch_hooks.closures import closure_in
+from ammeter.torch_hooks.hook_points import AtEnd
 
 if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
@@ -59,6 +60,7 @@ class Weights:
         guard(self._prepare)()
         guard(self._replicas.attach)()
         return [
+            AtEnd(guard(self._nonfinite.at_end)),
             *self._session.fast_path.pauses(
                 [
                     optimizer_steps.before_timed(

@@ -13,6 +13,7 @@ from ammeter.recording.schedule import budget as schedule
 from ammeter.recording.schedule.bucket import Bucket
 from ammeter.tensors.slices import positions
 from ammeter.wire.frames import Steps
+from tests.agent.programs import start
 from tests.agent.training import Model, Recipe, events, stream, train, watching
 
 
@@ -204,3 +205,24 @@ def test_a_nan_that_the_loss_does_not_show_is_met_in_one_of_the_turns(breaks: bo
     assert breaks == ("nonfinite-weights" in found)
     if breaks:
         assert ("embed.weight", True) == (found["nonfinite-weights"].tensor, found["nonfinite-weights"].active)
+
+
+RAISES = """
+for step in range(8):
+    optimizer.zero_grad()
+    loss = model(torch.ones(3, 4)).square().mean()
+    {check}
+    loss.backward()
+    optimizer.step()
+    if step == 5:
+        model.bias.data[0] = {value}
+"""
+
+
+@pytest.mark.parametrize(("value", "expected"), [("float('nan')", [["bias"]]), ("0.5", [])])
+def test_the_weights_of_a_program_that_an_error_ends_are_read(value: str, expected: list[Any], tmp_path: Path) -> None:
+    """As where the program, or an operator, refuses NaN before there is a loss."""
+    ended = start(RAISES.format(check="if step == 6: raise ValueError('no')", value=value), tmp_path).end()
+    assert "ValueError" in ended.err
+    found = [event.data["tensors"] for event in events(ended.stream(), "weights.nonfinite")]
+    assert expected == found

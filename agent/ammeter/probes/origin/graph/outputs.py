@@ -8,14 +8,14 @@ from itertools import chain
 import torch
 
 from ammeter.probes.origin.floats import Numbers, measured
-from ammeter.probes.origin.graph import operators
+from ammeter.probes.origin.graph import operators, trial
 from ammeter.probes.origin.graph.nodes import Node, again
 from ammeter.probes.origin.graph.place import SELECTING
 
 _RESHAPING = ("View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias")
 """Operators whose output has the elements of the input in the same order. A linear layer reshapes its input so."""
 
-_INEXACT = ("Convolution", "NativeLayerNorm")
+_INEXACT = ("Convolution", "NativeLayerNorm", "NativeBatchNorm", "NativeGroupNorm")
 """Operators whose expression leaves out a bias or an eps."""
 
 MAX_DEPTH = 4
@@ -44,17 +44,28 @@ class Outputs:
             self.numbers.append(measured(self.tensor(at)) or self._bound(at))
 
     def tensor(self, at: int) -> torch.Tensor | None:
-        """An output where it is saved: with its operator, as an operand of the next, or computed again."""
+        """An output where it is saved: with its operator, as an operand of the next, or computed again.
+
+        It is computed without a summand that is not in the graph, such as the bias of a frozen layer.
+        """
         node = self._nodes[at]
         if node.parameter is not None:
             return node.parameter
         saved = self._saved(at)
-        return again(node) if saved is None else saved
+        return self._again(node) if saved is None else saved
+
+    def _again(self, node: Node) -> torch.Tensor | None:
+        output = again(node)
+        if output is None or node.kind != "Addmm" or node.inputs[0] < 0:
+            return output
+        summand = self.tensor(node.inputs[0])
+        return output if summand is None else output + summand
 
     def deduced(self, at: int, depth: int = MAX_DEPTH) -> torch.Tensor | None:
-        """An output as tensor() returns it, or computed again from outputs before it."""
-        found, node = self.tensor(at), self._nodes[at]
-        if found is not None or not depth:
+        """An output as tensor() returns it, or computed again from outputs before it; with all its summands."""
+        node = self._nodes[at]
+        found = self._saved(at) if trial.lacks_summand(node) else self.tensor(at)
+        if found is not None or not depth or trial.lacks_summand(node):
             return found
         inputs = [self.deduced(behind, depth - 1) if behind >= 0 else None for behind in node.inputs]
         first = inputs[0] if inputs else None

@@ -79,10 +79,28 @@ def of_operator(node: Node, inputs: Sequence[torch.Tensor | None], made: Numbers
     bad = [run is not None and run.bad for run in runs]
     if exact.absmax > largest:
         return Trial(node.kind, operands, RANGE, exact.absmax, expression) if all(bad) else None
-    if made is None or is_near_range(exact.absmax, largest, operands):
+    if made is None or is_near_range(exact.absmax, largest, operands) or lacks_summand(node):
         return None
     answer = KERNEL if all(bad) else DIFFERS if any(bad) else UNSTEADY
     return Trial(node.kind, operands, answer, exact.absmax, expression)
+
+
+def lacks_summand(node: Node) -> bool:
+    """Whether an operator has, or may have, a summand that the graph does not show: the bias of a frozen layer.
+
+    A NaN in it is no fault of the operator, whose expression leaves the summand out.
+    """
+    at = _SUMMANDS.get(node.kind)
+    if at is None or len(node.inputs) <= at or node.inputs[at] >= 0:
+        return False
+    if node.kind == "Convolution":
+        sizes = getattr(node.grad_fn, "_saved_bias_sym_sizes_opt", ())  # (0,) without a bias
+        return sizes is not None and tuple(sizes) != (0,)
+    return node.kind == "Addmm" or node.operands.get("weight") is not None  # a norm has both or neither
+
+
+_SUMMANDS = {"Addmm": 0, "Convolution": 2, "NativeBatchNorm": 2, "NativeGroupNorm": 2}
+"""Operator -> which of its inputs is a summand that its expression leaves out."""
 
 
 def is_near_range(exact: float, largest: float, operands: Mapping[str, Any]) -> bool:

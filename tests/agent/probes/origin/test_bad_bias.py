@@ -1,0 +1,66 @@
+"""A NaN in a bias, which autograd saves nowhere, is that of the weights and no fault of an operator or its kernel."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import log_softmax, nll_loss
+
+from tests.agent.training import watching
+
+BAD_FROM = 9
+
+
+class Classifier(nn.Module):
+    """Ends in log_softmax, which saves its output and not its input."""
+
+    def __init__(self, before: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.before, self.last = before, last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return log_softmax(self.last(self.before(x)).flatten(1), dim=1)
+
+
+MODELS: dict[str, Any] = {
+    "linear": lambda: Classifier(nn.Linear(6, 8), nn.Linear(8, 3)),
+    "convolution": lambda: Classifier(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 6)),
+    "batch norm": lambda: Classifier(nn.Linear(6, 3), nn.BatchNorm1d(3)),
+    "group norm": lambda: Classifier(nn.Linear(6, 3), nn.GroupNorm(1, 3)),
+}
+
+
+def origins(folder: Path, model: Classifier, *, frozen: bool) -> tuple[list[dict[str, Any]], set[str]]:
+    """Trains a model whose last bias becomes NaN; returns the origins that were found, and the verdicts."""
+    torch.manual_seed(0)
+    bias: Any = model.last.bias
+    bias.requires_grad_(not frozen)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(folder, model, optimizer) as seen:
+        for step in range(12):
+            if step == BAD_FROM:
+                with torch.no_grad():
+                    bias[0] = math.nan
+            optimizer.zero_grad()
+            nll_loss(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+            optimizer.step()
+    return [event.data for event in seen.events("origin.found")], set(seen.findings())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_bias_that_is_trained_is_the_origin(name: str, tmp_path: Path) -> None:
+    found, verdicts = origins(tmp_path, MODELS[name](), frozen=False)
+    assert ("weights", "last.bias") == (found[0]["kind"], found[0]["tensor"])
+    assert "nonfinite-weights" in verdicts
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_bias_that_is_not_in_the_graph_accuses_no_kernel(name: str, tmp_path: Path) -> None:
+    found, verdicts = origins(tmp_path, MODELS[name](), frozen=True)
+    assert {None} == {data.get("trial") for data in found}
+    assert "kernel-nan" not in verdicts

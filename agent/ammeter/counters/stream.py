@@ -108,15 +108,25 @@ def add_reached(counters: Mapping[str, Any], verdicts: Iterable[str]) -> Mapping
 
 
 def precision(before: str | None, view: View) -> str | None:
-    """Returns the dtype of training under autocast, once it is known.
+    """Returns the dtype of training under autocast, once it is known; without autocast, that of most weights.
 
-    "float32" for rows without autocast.
+    "float32" for rows before either is known.
     """
     dtype = before
     for _, frame in view.frames:
-        if isinstance(frame, Event) and frame.name == "autocast.entered" and frame.data.get("grad") is True:
+        if not isinstance(frame, Event):
+            continue
+        if frame.name == "autocast.entered" and frame.data.get("grad") is True:
             dtype = str(frame.data.get("dtype", ""))[:32] or dtype
+        elif frame.name == "weights.census" and dtype in (None, "float32"):
+            dtype = _most(frame.data.get("trainable")) or dtype
     return dtype or ("float32" if len(view) and view.schema.tensors else None)
+
+
+def _most(elements: Any) -> str:
+    """Returns the dtype with most elements, '' for none."""
+    counts = {name: n for name, n in elements.items() if isinstance(n, int)} if isinstance(elements, dict) else {}
+    return str(max(counts, key=lambda name: counts[name], default=""))[:32]
 
 
 def _add_rows(after: Counters, view: View) -> None:

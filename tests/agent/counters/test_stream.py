@@ -61,6 +61,30 @@ def test_skipped_and_applied_steps_and_changes_of_the_scale_are_counted() -> Non
     assert "float16" == dtype
 
 
+AUTOCAST = ("autocast.entered", {"device": "cpu", "dtype": "bfloat16", "grad": True})
+
+
+@pytest.mark.parametrize(
+    ("events", "dtype"),
+    [
+        ([], "float32"),
+        ([("weights.census", {"trainable": {"float64": 9}})], "float64"),
+        ([("weights.census", {"trainable": {"bfloat16": 90, "float32": 5}})], "bfloat16"),
+        ([("weights.census", {"trainable": {"float64": 9}}), AUTOCAST], "bfloat16"),
+        ([AUTOCAST, ("weights.census", {"trainable": {"float32": 9}})], "bfloat16"),
+        ([("weights.census", {"trainable": {"float64": "many"}})], "float32"),
+        ([("weights.census", {})], "float32"),
+    ],
+)
+def test_without_autocast_the_precision_is_that_of_most_weights(events: Any, dtype: str) -> None:
+    stream = Stream()
+    for name, data in events:
+        stream.event(name, **data)
+    for _ in range(3):
+        stream.step(loss=1.0)
+    assert dtype == counted(stream)[1] == counted(stream, *range(1, 6))[1]
+
+
 def test_attempts_of_a_rank_add_up_and_the_largest_rank_counts() -> None:
     first, second = (counted(warm(steps))[0] for steps in (10, 25))
     assert 35 == of_run([(0, first), (0, second)])["steps"]

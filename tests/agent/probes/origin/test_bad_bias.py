@@ -64,3 +64,20 @@ def test_a_bias_that_is_not_in_the_graph_accuses_no_kernel(name: str, tmp_path: 
     found, verdicts = origins(tmp_path, MODELS[name](), frozen=True)
     assert {None} == {data.get("trial") for data in found}
     assert "kernel-nan" not in verdicts
+
+
+def test_a_bad_weight_explains_a_detached_result_of_it(tmp_path: Path) -> None:
+    """As in actor and critic: the advantage is a number that the critic has computed."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(tmp_path, model, optimizer) as seen:
+        for step in range(12):
+            if step == BAD_FROM:
+                model.bias.data[1] = math.nan
+            optimizer.zero_grad()
+            policy, value = model(torch.randn(6)).unbind()
+            (-policy * (1.0 - value.item()) + (value - 1.0).square()).backward()
+            optimizer.step()
+    found = seen.events("origin.found")[0].data
+    assert ("weights", "bias") == (found["kind"], found["tensor"])

@@ -73,6 +73,9 @@ class _Graph(Graph):
         reached = self._reached(bad)
         sources = [at for at in sorted(reached) if not any(bad[behind] for behind in self.inputs(at))]
         hidden = self._hidden()
+        weight = next((source for source in sources if self.nodes[source].parameter is not None), None)
+        if weight is not None:  # it also explains a NaN from outside of the graph, as in a detached result
+            return weight
         if not sources or any(hidden[behind] for behind in self.inputs(sources[0])):
             return None
         without_targets = next((source for source in sources if self.has_no_targets(source)), None)

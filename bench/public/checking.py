@@ -38,7 +38,7 @@ def wrong(outcome: Outcome) -> list[str]:
     if outcome.report is None:
         return ["no report"]
     summary, truth = outcome.report["summary"], outcome.truth
-    return [*_steps(outcome, summary, truth), *_losses(outcome, summary, truth), *_precision(outcome)]
+    return [*_steps(outcome, summary, truth), *_losses(summary, truth), *_precision(outcome)]
 
 
 def speed(outcome: Outcome) -> float | None:
@@ -60,35 +60,32 @@ def _bare(outcome: Outcome, part: str) -> Any:
 
 
 def _steps(outcome: Outcome, summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
-    by_hand = outcome.program.optimizers == 0
-    done = (
-        max((len(losses) for losses in truth.get("losses", {}).values()), default=0)
-        if by_hand
-        else truth["steps"] / outcome.program.optimizers
-    )
+    done = truth["steps"] / outcome.program.optimizers if outcome.program.optimizers else len(_only(truth["losses"]))
     if summary["applied"] != done:
         yield f"{summary['applied']} applied steps, but there were {done:g}"
     if summary["skipped"] != truth.get("skipped", 0):
         yield f"{summary['skipped']} skipped steps, but there were {truth['skipped']}"
 
 
-def _losses(outcome: Outcome, summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
+def _losses(summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
     """The first and the last loss of the only place that computes one; of several places, of those that it names."""
     said = {name: numbers for name, numbers in (summary.get("losses") or {}).items() if numbers["read"]}
     said = said or {"loss": summary["loss"]}
     for name, numbers in said.items():
         place = name.partition("@")[2]
-        known = truth["losses"].get(place) if place else next(iter(truth["losses"].values()), None)
-        if known is None:
+        known = truth["losses"].get(place) if place else _only(truth["losses"])
+        if not known:
             yield f"a loss at {place}, which has none"
             continue
-        steps = truth["steps"] / outcome.program.optimizers if outcome.program.optimizers else len(known)
-        per_step = max(1, round(len(known) / steps))
-        for which, chunk in (("first", known[:per_step]), ("last", known[-per_step:])):
-            mean = sum(chunk) / len(chunk)
-            value = numbers[which]
-            if value is None or not any(_is_near(float(value), true) for true in (mean, sum(chunk), chunk[-1])):
+        for which, chunk in (("first", known[0]), ("last", known[-1])):
+            value, mean = numbers[which], sum(chunk) / len(chunk)
+            meant = (mean, sum(chunk), chunk[0])  # the first evaluation of a closure; a sum of parts of a mean
+            if value is None or not any(_is_near(float(value), true) for true in meant):
                 yield f"{which} loss{f' of {place}' if place else ''} {value}, but it was {mean:.6g}"
+
+
+def _only(losses: dict[str, list[list[float]]]) -> list[list[float]]:
+    return next(iter(losses.values()), [])
 
 
 def _is_near(one: float, other: float) -> bool:

@@ -6,6 +6,7 @@ from bench.public.data import images_at, mnist_at, text_at
 from bench.public.program import HIGH_RATE, NAN_WEIGHT, NO_RESET, NOT_UNSCALED, Program
 
 _EXAMPLES = ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
+_WORDS = tuple(f"word_language_model/{name}.py" for name in ("main", "model", "data"))
 _LIGHTNING = ("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 _CLEANRL = ("vwxyzjn/cleanrl", "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb")
 
@@ -74,7 +75,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "word_language_model/main.py",
         "LSTM that updates its weights itself",
-        paths=("word_language_model",),
+        paths=_WORDS,
         options=(
             *("--data", "small", "--epochs", "1", "--emsize", "48", "--nhid", "48", "--log-interval", "20"),
             *("--batch_size", "8", "--bptt", "10"),
@@ -89,7 +90,7 @@ PROGRAMS = (
         *_EXAMPLES,
         "word_language_model/main.py",
         "transformer",
-        paths=("word_language_model",),
+        paths=_WORDS,
         options=(
             *("--data", "small", "--epochs", "1", "--emsize", "48", "--nhid", "48", "--log-interval", "20"),
             *("--batch_size", "8", "--bptt", "10", "--model", "Transformer", "--use-optimizer", "--lr", "0.001"),

@@ -78,7 +78,8 @@ def run(program: Program, sources: Path) -> Iterator[Outcome]:
 def _outcome(program: Program, precision: str, script: Path, folder: Path) -> Outcome:
     truth = folder / f"truth-{precision}.json"
     bare = _end(program, precision, script, folder)
-    recorded = _end(program, precision, script, folder, PUBLIC_TRUTH=str(truth))
+    recording = {"PUBLIC_TRUTH": str(truth), "PUBLIC_OPTIMIZERS": str(program.optimizers)}
+    recorded = _end(program, precision, script, folder, **recording)
     watched, report = _watched(program, precision, script, folder)
     broken = {}
     for fault in program.faults:

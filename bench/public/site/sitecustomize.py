@@ -57,7 +57,8 @@ class Record:
 
     Attributes:
         steps, skipped: Steps of optimizers, and those that a GradScaler skipped.
-        losses: Line of the program -> its losses, without the loss scale.
+        losses: Line of the program -> its losses by step, without the loss scale.
+        begun, closed: Line -> closed steps at its last loss, and their number: of the optimizer that stepped first.
         times: Time of each step of the optimizer that stepped first, in seconds.
         optimizers: Identities of the optimizers that stepped.
         dtypes: Dtypes of enabled autocast contexts.
@@ -66,7 +67,10 @@ class Record:
     def __init__(self, file: Path) -> None:
         self.file, self.folder = file, os.getcwd()
         self.steps = self.attempts = self.scaled_steps = 0
-        self.losses: dict[str, list[float]] = {}
+        self.losses: dict[str, list[list[float]]] = {}
+        self.begun: dict[str, int] = {}
+        self.closed = 0
+        self.is_by_hand = os.environ.get("PUBLIC_OPTIMIZERS") == "0"
         self.times: list[float] = []
         self.optimizers: list[int] = []
         self.dtypes: set[str] = set()
@@ -78,6 +82,7 @@ class Record:
             self.optimizers.append(id(optimizer))
         if id(optimizer) == self.optimizers[0]:
             self.times.append(time.perf_counter())
+            self.closed += 1
 
     def scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -93,6 +98,7 @@ class Record:
             before = self.steps
             result = original(scaler, *args, **kwargs)
             self.attempts, self.scaled_steps = self.attempts + 1, self.scaled_steps + self.steps - before
+            self.closed += self.steps == before
             return result
 
         return step
@@ -103,10 +109,18 @@ class Record:
             if len(roots) == 1 and roots[0].numel() == 1:
                 root = roots[0]
                 loss = self.scaled.pop(id(root), None)
-                self.losses.setdefault(self.line(), []).append(float(root.detach()) if loss is None else loss)
+                self.add(self.line(), float(root.detach()) if loss is None else loss)
             return original(tensors, *args, **kwargs)
 
         return backward
+
+    def add(self, line: str, loss: float) -> None:
+        """Adds a loss to the open step; in a program that updates its weights itself, each is that of a step."""
+        steps = self.losses.setdefault(line, [])
+        if self.begun.get(line) != self.closed or self.is_by_hand:
+            steps.append([])
+        self.begun[line] = self.closed
+        steps[-1].append(loss)
 
     def line(self) -> str:
         """The innermost line of the program itself, '' if a library trains it."""

@@ -1,4 +1,4 @@
-# make install | demo | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
+# make install | demo | docs | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
-.PHONY: install demo stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
+.PHONY: install demo docs stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
 
 install: $(STAMP)
 
@@ -23,6 +23,10 @@ $(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pypro
 
 demo: install
 	@$(BIN)/ammeter-server demo $(ARGS)
+
+# The site of the documents, in build/site/html; ARGS=FOLDER builds it elsewhere.
+docs: install
+	@$(BIN)/python -m website $(ARGS)
 
 # The services of docker-compose.yml without containers, on loopback; ARGS=--demo trains with a fault.
 stack: install

@@ -21,7 +21,7 @@ TESTS = ROOT / "tests"
 MIRRORS = {
     ROOT / "agent" / "ammeter": TESTS / "agent",
     ROOT / "server" / "ammeter_server": TESTS / "server",
-    **{ROOT / name: TESTS / name for name in ("trainer", "bench", "deploy")},
+    **{ROOT / name: TESTS / name for name in ("trainer", "bench", "deploy", "website", "docs")},
 }
 BRANCHES = ("origin/main", "main")
 """Branches from which others start."""

@@ -24,9 +24,9 @@ $(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pypro
 demo: install
 	@$(BIN)/ammeter-server demo $(ARGS)
 
-# The site of the documents, in build/site/html; ARGS=FOLDER builds it elsewhere.
+# The site of the documents, in build/site/html.
 docs: install
-	@$(BIN)/python -m website $(ARGS)
+	@$(BIN)/python -m website
 
 # The services of docker-compose.yml without containers, on loopback; ARGS=--demo trains with a fault.
 stack: install

@@ -1,7 +1,7 @@
-"""Builds the site of the documents: python -m website [FOLDER]
+"""Builds the site of the documents in build/site/html: python -m website
 
-Pages come from docs/, README.md, the runbooks, the changelog and the results of benchmarks. The site is in
-FOLDER/html, by default build/site/html, and needs neither a server nor a network.
+Pages come from docs/, README.md, the runbooks, the changelog and the results of benchmarks. The site needs no network.
+Any web server can serve it; as files it can be read too, without the search.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from website.navigation import navigation
 from website.pages import ROOT, pages
 
 HERE = Path(__file__).resolve().parent
+FOLDER = ROOT / "build" / "site"
 
 
 def main(folder: Path) -> int:
-    """Returns the exit code of MkDocs, which is 1 for any warning."""
+    """Replaces the folder by the site and what it is made of. Returns MkDocs' exit code, which is 1 for any warning."""
     write_sources(folder)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
     command += ["--config-file", str(folder / "mkdocs.yml"), "--site-dir", str(folder / "html")]
     done = subprocess.run(command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if done.returncode == 0:
-        print(f"The site is in {folder / 'html'}; open {folder / 'html' / 'index.html'}")
+        print(f"To read the site: python -m http.server --bind 127.0.0.1 --directory {folder / 'html'}")
     return done.returncode
 
 
@@ -46,4 +47,4 @@ def write_sources(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "build" / "site"))
+    sys.exit(main(FOLDER))

@@ -18,6 +18,7 @@ SINGLE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "bench/README.md": "bench/index.md",
+    "server/ammeter_server/web/static/mark.svg": "mark.svg",
 }
 """File -> page, of files outside FOLDERS."""
 

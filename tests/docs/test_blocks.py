@@ -14,6 +14,7 @@ import yaml
 from tests import parts
 from tests.docs.blocks import Block, all_blocks, blocks, pages
 from tests.house import tree
+from website.pictures.page import FOLDER, title_in
 
 CHECKED_BY = {
     "sh": "tests/docs/test_commands.py",
@@ -105,3 +106,10 @@ def test_every_location_of_nginx_has_its_directives_closed(block: Block) -> None
     assert ("location / {", "}") == (first, last)
     assert [] == [line for line in directives if not re.fullmatch(r" {4}[a-z_]+( \S+)+;", line)]
     assert "    proxy_pass http://127.0.0.1:8480;" in directives
+
+
+def test_the_finding_that_the_readme_shows_is_that_of_the_report_page_and_of_a_recorded_run() -> None:
+    (readme,) = blocks(tree.ROOT / "README.md", "text")
+    first, *_ = (block.text for block in blocks(tree.ROOT / "docs" / "report.md", "text"))
+    assert [] == [line for line in readme.text.splitlines() if line not in first.splitlines()]
+    assert f" PAGE  {title_in(FOLDER / 'nonfinite-gradient.svg')}  nonfinite-gradient" == first.splitlines()[0]

@@ -19,6 +19,7 @@ from ammeter_server.config.settings import Settings
 from tests.docs.blocks import Block, all_blocks, commands
 from tests.house import tree
 from tests.house.test_document_links import targets_of_make
+from tests.house.test_documents import SETTING, first_cells
 
 OURS = {"ammeter", "ammeter-server", "make", "docker", "kubectl", "curl"}
 """Programs whose words are compared with what they find here."""
@@ -125,3 +126,10 @@ def test_every_example_of_a_console_is_one_request_and_its_answer() -> None:
     for block in CONSOLE:
         request, *_ = block.text.splitlines()
         assert request.startswith("$ curl -s"), str(block)
+
+
+def test_every_setting_in_a_block_is_described() -> None:
+    described = set(first_cells((tree.ROOT / "docs" / "settings.md").read_text()))
+    named = {(str(block), name) for block in all_blocks() for name in SETTING.findall(block.text)}
+    assert {"AMMETER_URL", "AMMETER_SERVER_KEEP_BYTES"} <= {name for _, name in named}
+    assert [] == sorted(entry for entry in named if entry[1] not in described)

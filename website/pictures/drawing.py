@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape
 
 from website.pictures.training import Curve, Run
@@ -71,29 +72,60 @@ def picture(run: Run) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """The vertical axis of a panel. numbers: the different heights in it, in order. base: of logarithms, or 0."""
+
+    top: float
+    base: int
+    numbers: list[float]
+
+    @property
+    def bottom(self) -> float:
+        return self.top + PANEL_HEIGHT
+
+    def y(self, height: float) -> float:
+        low, high = self.numbers[0], self.numbers[-1]
+        low, high = (low, high) if low < high else (low - 1, high + 1)
+        return self.bottom - 4 - (height - low) / (high - low) * (PANEL_HEIGHT - 8)
+
+    def height(self, value: float) -> float | None:
+        """The place of a value on the axis; None if it has none."""
+        if not math.isfinite(value) or (self.base and value <= 0):
+            return None
+        return math.log(value, self.base) if self.base else value
+
+    def label(self, height: float) -> str:
+        return f"2^{height:.0f}" if self.base == 2 else f"{self.base**height if self.base else height:.3g}"
+
+
+def _axis(column: str, curves: list[Curve], top: float) -> _Axis:
+    empty = _Axis(top, LOGARITHMIC.get(column, 0), [])
+    heights = {empty.height(value) for curve in curves for value in curve.values} - {None}
+    return replace(empty, numbers=sorted(height for height in heights if height is not None))
+
+
 def _panel(run: Run, column: str, curves: list[Curve], top: float, x: Callable[[float], float]) -> Iterator[str]:
-    base, bottom = LOGARITHMIC.get(column, 0), top + PANEL_HEIGHT
-    heights = [_height(value, base) for curve in curves for value in curve.values]
-    numbers = sorted({height for height in heights if height is not None})
-    low, high = (numbers[0], numbers[-1]) if numbers else (0.0, 0.0)
-    low, high = (low, high) if low < high else (low - 1, high + 1)
-
-    def y(height: float) -> float:
-        return bottom - 4 - (height - low) / (high - low) * (PANEL_HEIGHT - 8)
-
+    axis = _axis(column, curves, top)
     yield f'<text x="{LEFT}" y="{top - 6}">{escape(_label(column))}{_legend(curves)}</text>'
     yield f'<rect class="f" x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{PANEL_HEIGHT}"/>'
-    for number, edge in zip(numbers[-1:] + numbers[:1], (top + 11, bottom - 2), strict=False):
-        if edge > top + 11 or len(numbers) > 1:
-            yield f'<text x="{LEFT - 6}" y="{edge}" text-anchor="end">{_number(number, base)}</text>'
+    if len(axis.numbers) > 1:
+        yield f'<text x="{LEFT - 6}" y="{top + 11}" text-anchor="end">{axis.label(axis.numbers[-1])}</text>'
+    if axis.numbers:
+        yield f'<text x="{LEFT - 6}" y="{axis.bottom - 2}" text-anchor="end">{axis.label(axis.numbers[0])}</text>'
     for curve, colour in zip(curves, COLOURS, strict=False):
-        yield from _curve(curve, colour, base, top, x, y)
+        yield from _curve(curve, colour, axis, x)
     if column == "scale" and run.skipped:
-        ticks = "".join(f"M{x(step):.0f} {bottom}v-6" for step in run.skipped[:: 1 + len(run.skipped) // MAX_POINTS])
-        yield f'<path class="s" d="{ticks}"/>'
-        yield f'<text x="{WIDTH - RIGHT}" y="{top - 6}" text-anchor="end">{len(run.skipped)} skipped (ticks)</text>'
+        yield from _skipped(run.skipped, axis, x)
     for step, mark in ((run.first_step, "m"), (run.opened_step, "o")):
-        yield f'<path class="{mark}" d="M{x(step):.1f} {top}V{bottom}"/>'
+        yield f'<path class="{mark}" d="M{x(step):.1f} {top}V{axis.bottom}"/>'
+
+
+def _skipped(steps: list[int], axis: _Axis, x: Callable[[float], float]) -> Iterator[str]:
+    """Ticks below the scale, and their number, because some may be left out."""
+    ticks = "".join(f"M{x(step):.0f} {axis.bottom}v-6" for step in steps[:: 1 + len(steps) // MAX_POINTS])
+    yield f'<path class="s" d="{ticks}"/>'
+    yield f'<text x="{WIDTH - RIGHT}" y="{axis.top - 6}" text-anchor="end">{len(steps)} skipped (ticks)</text>'
 
 
 def _label(column: str) -> str:
@@ -108,20 +140,18 @@ def _legend(curves: list[Curve]) -> str:
     return "".join(f' <tspan class="t{colour}">{escape(curve.label)}</tspan>' for curve, colour in named if curve.label)
 
 
-def _curve(
-    curve: Curve, colour: str, base: int, top: float, x: Callable[[float], float], y: Callable[[float], float]
-) -> Iterator[str]:
+def _curve(curve: Curve, colour: str, axis: _Axis, x: Callable[[float], float]) -> Iterator[str]:
     """A line for the numbers, and triangles at the top for NaN and Inf."""
     words, marks, pen = [], [], "M"
     for step, value in _thinned(curve):
-        height = _height(value, base)
+        height = axis.height(value)
         if height is not None:
-            words.append(f"{pen}{x(step):.0f} {y(height):.0f}")
+            words.append(f"{pen}{x(step):.0f} {axis.y(height):.0f}")
             pen = "L"
         else:
             pen = "M"
             if not math.isfinite(value):
-                marks.append(f"M{x(step):.0f} {top}l3 6h-6z")
+                marks.append(f"M{x(step):.0f} {axis.top}l3 6h-6z")
     if words:
         yield f'<path class="l {colour}" d="{_joined(words)}"/>'
     if marks:
@@ -149,17 +179,6 @@ def _thinned(curve: Curve) -> Iterator[tuple[int, float]]:
         kept = {min(finite, key=lambda point: point[1]), max(finite, key=lambda point: point[1])} if finite else set()
         broken = next((point for point in part if not math.isfinite(point[1])), None)
         yield from sorted(kept | ({broken} if broken else set()))
-
-
-def _height(value: float, base: int) -> float | None:
-    """The value on its axis; None if it is not there."""
-    if not math.isfinite(value) or (base and value <= 0):
-        return None
-    return math.log(value, base) if base else value
-
-
-def _number(height: float, base: int) -> str:
-    return f"2^{height:.0f}" if base == 2 else f"{base**height if base else height:.3g}"
 
 
 def _cut(title: str, limit: int = 92) -> str:

@@ -50,7 +50,6 @@ def test_every_measure_is_of_a_verdict() -> None:
     assert set(MEASURES) <= {verdict.id for verdict in ALL}
 
 
-@pytest.mark.long
 def test_a_picture_is_drawn_from_a_run(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     run = recorded(cases()["scale-collapse"], tmp_path)

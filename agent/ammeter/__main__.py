@@ -17,6 +17,7 @@ USAGE = """usage: ammeter COMMAND ...
   export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
   stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
   probe MODULE:FACTORY           map at which sizes and dtypes a model's precision holds, before training
+  checkpoint PATH [--json]       say what a checkpoint contains, and whether it is whole and finite
   ship DIR [--url URL]           send the journals in DIR to a collector
   doctor [--json]                check this machine and the connection to the collector
 
@@ -49,6 +50,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "export": _export,
         "stress": _stress,
         "probe": _probe,
+        "checkpoint": _checkpoint,
         "ship": _ship,
         "doctor": _doctor,
     }
@@ -98,6 +100,12 @@ def _stress(words: list[str]) -> int:
 
 def _probe(words: list[str]) -> int:
     from ammeter.preflight.precision_map import command
+
+    return command.main(words)
+
+
+def _checkpoint(words: list[str]) -> int:
+    from ammeter.inspection import command
 
     return command.main(words)
 

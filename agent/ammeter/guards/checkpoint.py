@@ -28,8 +28,8 @@ class Checkpoint:
     every_steps, every_minutes: interval between checkpoints; without either none is written. keep: number of
     checkpoints that are kept. dir: target folder, created with mode 0700; by default `checkpoints` in the run's folder.
     parts: further state that a resume needs and watch() does not know, such as {"scheduler": scheduler}: objects with
-    state_dict(). restore: read back checkpoints saved with torch.save, in a separate low-priority process; if several
-    are pending, only the newest. The result is a `checkpoint.verified` event. Off by default.
+    state_dict(). restore: read back the checkpoints that the program saves, in a separate low-priority process; if
+    several are pending, only the newest. The result is a `checkpoint.verified` event. Off by default.
 
     A file contains {"models", "optimizers", "scalers", "parts", "random", "step", "run"} and has mode 0600. It is
     written under a temporary name, synced, read back with weights_only=True and compared by checksum before it is
@@ -63,15 +63,16 @@ class Checkpoint:
         self._runner: GuardRunner | None = None
         self._written: list[tuple[Path, int]] = []
 
-    def latest(self) -> Path | None:
+    def latest(self) -> Path | str | None:
         """Returns the newest checkpoint of this guard, else the program's newest complete one.
 
-        A path of the program consists of its last folder and file name only. None if there is neither.
+        A checkpoint of the program in a store is a str, its address. None if there is neither.
         """
         if self._written:
             return self._written[-1][0]
         saved = [checkpoint for checkpoint in self._runner.saved if not checkpoint.missing] if self._runner else []
-        return Path(saved[-1].path) if saved else None
+        newest = saved[-1].path if saved else ""
+        return newest if "://" in newest else Path(newest) if newest else None
 
     def attach(self, runner: GuardRunner) -> None:
         self._runner = runner
@@ -107,8 +108,26 @@ class Checkpoint:
             process.stop()
             return
         for frame in frames:
-            if isinstance(frame, Event) and frame.name == "checkpoint.saved" and _is_file(frame.data.get("path")):
-                process.read({**frame.data, "step": frame.step})
+            if isinstance(frame, Event) and frame.name == "checkpoint.saved" and self._reads(frame.data.get("path")):
+                began = frame.time / 1e9 - float(frame.data.get("seconds") or 0.0)
+                process.read({**frame.data, "step": frame.step}, began, self._trained())
+
+    def _reads(self, path: Any) -> bool:
+        """Whether another process can read the path, and this rank is the one to start it.
+
+        Every rank reads its files; the first one reads folders, which all ranks write, and what lies in a store.
+        """
+        if not isinstance(path, str) or not path or path.startswith(_OF_THIS_PROCESS):
+            return False
+        is_shared = "://" in path or Path(path).is_dir()
+        return self._attached_runner().session.hello.rank == 0 if is_shared else Path(path).is_file()
+
+    def _trained(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the tensors that optimizers step, without sharded ones: the file has their whole shape."""
+        watched = self._attached_runner().session.watched
+        indices = {index for optimizer in watched.optimizers for index in watched.parameters(optimizer)[1]}
+        tensors = [watched.tensors[index] for index in sorted(indices)]
+        return {tensor.name: tensor.shape for tensor in tensors if not tensor.copies}
 
     def _after_restore(self, saved: dict[str, Any], read: dict[str, Any]) -> None:
         """Records the verification at once, as every action of a guard."""
@@ -224,9 +243,5 @@ def _is_finite(tensor: Any) -> bool:
     return bool(torch.isfinite(tensor.detach()).all())
 
 
-def _is_file(path: Any) -> bool:
-    """Whether the path is a local file.
-
-    A distributed checkpoint is a folder; one in a store has an address.
-    """
-    return isinstance(path, str) and bool(path) and Path(path).is_file()
+_OF_THIS_PROCESS = "memory:"
+"""fsspec's storage in the memory of this process, which no other process can read."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -15,6 +17,18 @@ POLL_SECONDS = 0.1
 
 MAX_OUTPUT_BYTES = 2**16
 """Size limit of its answer: one pipe buffer, so that neither side blocks."""
+
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A checkpoint to read, with what the process has to know of it."""
+
+    saved: dict[str, Any]
+    began: float | None
+    trained: Shapes | None
 
 
 class RestoreProcess:
@@ -28,18 +42,34 @@ class RestoreProcess:
         """
         self._on_result = on_result
         self._running: tuple[subprocess.Popen[bytes], dict[str, Any]] | None = None
-        self._next: dict[str, Any] | None = None
+        self._next: _Request | None = None
         self._due = 0.0
 
-    def read(self, saved: dict[str, Any]) -> None:
-        """Starts reading a checkpoint, or queues it in place of the pending one."""
-        if self._running is not None:
-            self._next = saved
-            return
-        command = [sys.executable, "-m", "ammeter.guards.restore_check", saved["path"]]
-        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **quiet)  # type: ignore[call-overload]
-        self._running = process, saved
+    def read(self, saved: dict[str, Any], began: float | None = None, trained: Shapes | None = None) -> None:
+        """Starts reading a checkpoint, or queues it in place of the pending one.
+
+        Args:
+            saved: the data of the event with which it was saved.
+            began: when the program began to save it, in seconds since the epoch.
+            trained: name -> shape of the tensors that the run trains.
+        """
+        request = _Request(saved, began, trained)
+        if self._running is None:
+            self._start(request)
+        else:
+            self._next = request
+
+    def _start(self, request: _Request) -> None:
+        options = [] if request.began is None else ["--written", str(request.began)]
+        quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        with open(os.memfd_create("ammeter-trained"), "w+b") as tensors:
+            if request.trained:
+                options.append("--trained")
+                tensors.write(json.dumps(request.trained).encode())
+                tensors.seek(0)
+            command = [sys.executable, "-m", "ammeter.guards.restore_check", *options, request.saved["path"]]
+            process = subprocess.Popen(command, stdin=tensors, **quiet)  # type: ignore[call-overload]
+        self._running = process, request.saved
 
     def poll(self) -> None:
         """Handles the result if the child has ended. Never blocks."""
@@ -53,7 +83,7 @@ class RestoreProcess:
         self._on_result(saved, _result(process))
         if self._next is not None:
             following, self._next = self._next, None
-            self.read(following)
+            self._start(following)
 
     def stop(self) -> None:
         """Stops the child at the end of the run. Unread checkpoints stay unread."""

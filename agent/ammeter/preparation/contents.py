@@ -123,7 +123,7 @@ def _recognise(contents: Contents, key: str, value: Any) -> bool:
     """
     if isinstance(value, torch.Tensor):
         _tensor(contents, key, value)
-    elif isinstance(value, torch.optim.Optimizer) or _is_optimizer(value):
+    elif isinstance(value, torch.optim.Optimizer) or is_optimizer_state(value):
         contents.optimizer = True
         _add_groups(contents, vars(value) if isinstance(value, torch.optim.Optimizer) else value)
     elif isinstance(value, torch.amp.GradScaler):
@@ -186,7 +186,7 @@ def group_of(group: dict[str, Any]) -> Group:
     return len(parameters) if isinstance(parameters, list | tuple) else 0, settings
 
 
-def _is_optimizer(value: Any) -> bool:
+def is_optimizer_state(value: Any) -> bool:
     """Whether a value is an Optimizer.state_dict(), or its flat form in torch.distributed.checkpoint."""
     if not isinstance(value, dict):
         return False

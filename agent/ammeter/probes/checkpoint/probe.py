@@ -126,7 +126,9 @@ class Checkpoint:
         ]
 
     def _patch_safetensors(self, module: Any) -> list[Handle]:
-        return [self._around(module, "serialize_file", self._tensors_saved)]
+        """Patches the functions behind save_file, and behind save, which returns the bytes of a file."""
+        in_memory = [self._around(module, "serialize", self._bytes_made)] if hasattr(module, "serialize") else []
+        return [self._around(module, "serialize_file", self._tensors_saved), *in_memory]
 
     def _patch_fsspec(self, kind: Any) -> list[Handle]:
         """Patches the method that opens a file in every kind of fsspec storage."""
@@ -168,6 +170,9 @@ class Checkpoint:
     def _tensors_saved(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         specs, path = (*args, *kwargs.values())[:2]
         self._emit_saved(path_of(path), self._seconds("serialize_file"), contents_of_specs(specs))
+
+    def _bytes_made(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        self._emit_saved("", self._seconds("serialize"), contents_of_specs((*args, *kwargs.values())[0]))
 
     def _shards_saved(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         state, writer = _arguments(args, kwargs, "state_dict", "storage_writer")

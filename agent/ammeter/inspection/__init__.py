@@ -1,0 +1,1 @@
+"""Reads checkpoints, in any storage, and examines what they contain. Never in a training process."""

@@ -7,6 +7,8 @@ command -v amtool >/dev/null || missing="$missing prometheus-alertmanager"
 command -v chromium >/dev/null || missing="$missing chromium"
 command -v chromedriver >/dev/null || missing="$missing chromium-driver"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || missing="$missing slurm-wlm"
+command -v munged >/dev/null || [ -x /usr/sbin/munged ] || missing="$missing munge"
 command -v unshare >/dev/null || missing="$missing util-linux"
 for more in "$@"; do command -v "$more" >/dev/null || missing="$missing $more"; done
 [ -z "$missing" ] && exit 0

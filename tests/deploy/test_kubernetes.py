@@ -3,12 +3,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 import yaml
 
@@ -17,63 +14,8 @@ from ammeter.shipper.process import main as ship
 from ammeter_server.__main__ import main as server
 from ammeter_server.config.settings import from_environment
 from deploy.compose import ROOT
+from tests.deploy.manifests import BASE, VERSION, named, things, wrong
 from tests.parts import need
-
-BASE = ROOT / "deploy" / "kubernetes"
-SCHEMAS = Path(__file__).parent / "schemas"
-VERSION = tomllib.loads((ROOT / "server" / "pyproject.toml").read_text())["project"]["version"]
-
-
-def closed(schema: Any) -> Any:
-    """The schema of a custom resource as the API server takes it: what it does not name is refused."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inside = {key: closed(inner) for key, inner in schema.items()}
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        inside.setdefault("additionalProperties", False)
-    return inside
-
-
-CORE = json.loads((SCHEMAS / "kubernetes.json").read_text())["definitions"]
-CUSTOM = json.loads((SCHEMAS / "prometheus-operator.json").read_text())["definitions"]
-
-
-def schema_of(thing: dict[str, Any]) -> dict[str, Any]:
-    if thing["apiVersion"].startswith("monitoring.coreos.com/"):
-        metadata = {"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
-        schema = closed(CUSTOM[thing["kind"]])
-        return {**schema, "properties": {**schema["properties"], "metadata": metadata}, "definitions": CORE}
-    group, _, version = thing["apiVersion"].rpartition("/")
-    return {"$ref": f"#/definitions/io.k8s.api.{group or 'core'}.{version}.{thing['kind']}", "definitions": CORE}
-
-
-def wrong(thing: dict[str, Any]) -> list[str]:
-    return [
-        f"{error.instance_path}: {error.message}"
-        for error in jsonschema_rs.validator_for(schema_of(thing)).iter_errors(thing)
-    ]
-
-
-def kustomization(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    return document
-
-
-def things(folder: Path = BASE) -> Iterator[dict[str, Any]]:
-    """What the base makes, and the example beside it."""
-    for name in kustomization(folder).get("resources", []):
-        there = (folder / name).resolve()
-        if there.is_dir():
-            yield from things(there)
-        else:
-            yield from (thing for thing in yaml.safe_load_all(there.read_text()) if thing)
-    for generator in kustomization(folder).get("configMapGenerator", ()):
-        data = {name: (folder / name).read_text() for name in generator["files"]}
-        metadata = {"name": generator["name"], **generator["options"]}
-        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
 
 THINGS = [*things(), *yaml.safe_load_all((BASE / "training.yaml").read_text())]
 PODS = [thing["spec"]["template"]["spec"] for thing in THINGS if thing["kind"] in ("Deployment", "Job")]
@@ -83,10 +25,6 @@ OURS = [
     for container in (*pod["initContainers"], *pod["containers"])
     if "ammeter-" in container["image"]
 ]
-
-
-def named(thing: dict[str, Any]) -> str:
-    return f"{thing['kind']} {thing['metadata']['name']}"
 
 
 @pytest.mark.parametrize("thing", THINGS, ids=named)

@@ -97,11 +97,29 @@ def settings(
         raise ValueError(f"AMMETER_FLUSH is {flush!r}; use seconds from 0, which never waits, to {limit}")
     return Settings(
         url=address.rstrip("/") if address else None,
-        token=environment.get("AMMETER_TOKEN") or None,
+        token=environment.get("AMMETER_TOKEN") or _token_in_file(environment.get("AMMETER_TOKEN_FILE", "")),
         dir=_folder(Path(dir or environment.get("AMMETER_DIR") or DEFAULT_DIR)),
         budget=share,
         flush=flush,
     )
+
+
+def _token_in_file(path: str) -> str | None:
+    """Returns the content of a file that schedulers mount or that only its user can read, None without one."""
+    if not path:
+        return None
+    try:
+        token = Path(path).expanduser().read_text().strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(
+            f"AMMETER_TOKEN_FILE is {path!r}, which cannot be read: {reason}; use a readable file"
+        ) from None
+    if not token or token.split() != [token]:
+        raise ValueError(
+            f"AMMETER_TOKEN_FILE is {path!r}, which is not one token; write the token and nothing else into it"
+        )
+    return token
 
 
 def disabled(environment: Mapping[str, str] = os.environ) -> bool:

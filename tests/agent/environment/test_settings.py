@@ -35,7 +35,7 @@ def test_what_watch_was_given_comes_before_the_environment(tmp_path: Path) -> No
 
 
 def test_an_empty_variable_is_as_good_as_none() -> None:
-    names = ("AMMETER_URL", "AMMETER_TOKEN", "AMMETER_DIR", "AMMETER_BUDGET", "AMMETER_FLUSH")
+    names = ("AMMETER_URL", "AMMETER_TOKEN", "AMMETER_TOKEN_FILE", "AMMETER_DIR", "AMMETER_BUDGET", "AMMETER_FLUSH")
     assert settings(environment={}) == settings(environment=dict.fromkeys(names, ""))
 
 
@@ -63,6 +63,26 @@ def test_a_folder_is_absolute_wherever_the_program_goes_later(tmp_path: Path, mo
 def test_a_wrong_value_is_refused_by_name_with_the_remedy(name: str, value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(environment={name: value})
+
+
+def test_a_token_can_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("the-file\n")
+    said = {"AMMETER_TOKEN_FILE": str(tmp_path / "token")}
+    assert "the-file" == settings(environment=said).token
+    assert "given" == settings(environment={**said, "AMMETER_TOKEN": "given"}).token
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two words", b"\xff\xfe"])
+def test_a_file_without_one_token_is_refused(content: str | bytes, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=f"AMMETER_TOKEN_FILE is '{path}', which"):
+        settings(environment={"AMMETER_TOKEN_FILE": str(path)})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read: No such file or directory; use a readable file"):
+        settings(environment={"AMMETER_TOKEN_FILE": str(tmp_path / "token")})
 
 
 @pytest.mark.parametrize("budget", [-0.1, 0.0, 1.01, math.nan, "lots"])

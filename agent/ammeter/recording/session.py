@@ -186,6 +186,17 @@ class Session(Guarded):
         row = self.row
         return row.step if row.stepped or row.skipped else row.step - 1
 
+    def write_rows(self) -> None:
+        """Writes the rows that wait for run.log; later values for them are late."""
+        self.guard("rows", any_thread=False)(self._write_waiting_rows)()
+
+    def _write_waiting_rows(self) -> None:
+        """Without a scaler, the last step waits for the next call of the program, which would close it."""
+        self.fast_path.leave()
+        if self.row.stepped and not self.row.scaler_used and self.watched.optimizers.at_most_one():
+            self.rows.close_step()
+        self.rows.flush()
+
     def emit(self, event: str, data: dict[str, Any]) -> None:
         """Adds an event to the open step."""
         self.row.events.append((event, data))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from ammeter.recording.session import Session
+    from ammeter.report.notebook import RunReport
 
 
 auto_watchers: list[Callable[[], None]] = []
@@ -46,6 +47,13 @@ class Run:
             return "<ammeter.Run: nothing is watched>"
         return f"<ammeter.Run {self.name!r} {self.id}, journal in {self.path}>"
 
+    def _repr_html_(self) -> str:
+        """Returns the run and its findings for a notebook."""
+        from ammeter.report import notebook
+
+        self._write_rows()
+        return notebook.short_html(self.path, f"journal in {self.path}")
+
     def autocast(
         self, device_type: str | None = None, dtype: torch.dtype | None = None, **options: Any
     ) -> torch.autocast:
@@ -76,6 +84,17 @@ class Run:
         if self._session is not None:
             self._session.log(values) if step is None else self._session.log_at(step, values)
 
+    def report(self) -> RunReport:
+        """Returns the report of the run as it is now, also after close().
+
+        `print(run.report())` prints what `ammeter report` prints; a notebook shows findings and curves. The report is
+        computed from the journal, which takes as long as that command, and never raises.
+        """
+        from ammeter.report import notebook
+
+        self._write_rows()
+        return notebook.report_of(self.path)
+
     @property
     def step(self) -> int:
         """The last closed step, from 0; -1 before the first or if nothing is watched.
@@ -93,6 +112,10 @@ class Run:
         session, self._session = self._session, None
         if session is not None and session.close() and self._await_delivery is not None:
             self._await_delivery()
+
+    def _write_rows(self) -> None:
+        if self._session is not None:
+            self._session.write_rows()
 
     def _device_type(self, has_cuda: bool) -> str:
         models = () if self._session is None else self._session.watched.models

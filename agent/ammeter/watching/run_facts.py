@@ -21,6 +21,7 @@ from ammeter.environment import identity, source_control
 from ammeter.redaction import process_redactor
 from ammeter.tensors import async_copy
 from ammeter.torch_hooks.targets import Watched
+from ammeter.wire.frames import INTERACTIVE
 
 MAX_FACT_CHARS = 2_000
 MAX_SETTINGS = 48
@@ -124,8 +125,9 @@ def _of_model(watched: Watched) -> Facts:
 
 
 def _of_program(_: Watched) -> Facts:
+    """Returns the commit of the program, and whether a person runs it piece by piece, as in a notebook."""
     commit = source_control.commit_of(sys.argv[0] if sys.argv else "")
-    return {"git_commit": commit} if commit else {}
+    return ({"git_commit": commit} if commit else {}) | ({INTERACTIVE: "yes"} if hasattr(sys, "ps1") else {})
 
 
 def _of_optimizers(watched: Watched) -> Facts:

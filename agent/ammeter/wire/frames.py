@@ -89,6 +89,9 @@ STATS: dict[str, str] = {
 }
 """Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
 
+INTERACTIVE = "interactive"
+"""Fact in the environment of a hello: the process is a notebook or a console, which may wait for a person."""
+
 ABSENT_BITS = 0x7FC0A3A3
 """The float32 pattern of an absent value: a NaN that no arithmetic produces, so that a real NaN remains data."""
 

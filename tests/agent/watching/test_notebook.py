@@ -105,6 +105,49 @@ def test_an_error_in_another_cell_neither_ends_a_run_nor_fails_it(kind: str, tmp
     assert ("exit", "") == bye(frames)
 
 
+INTERRUPTED = (
+    TRAIN
+    + """
+    run.log(own=1.0)
+    if _ == 1:
+        raise KeyboardInterrupt
+"""
+)
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_an_interrupted_cell_goes_on_in_the_same_run(kind: str, tmp_path: Path) -> None:
+    asked = "print('steps', run.report().as_json()['summary']['steps'])"
+    found = notebook(tmp_path, MODEL + WATCH, INTERRUPTED, asked, TRAIN, asked, kind=kind)
+    assert "KeyboardInterrupt" in found.err + found.out
+    assert ["steps 2", "steps 5"] == [line for line in found.out.splitlines() if line.startswith("steps")]
+    (frames,) = found.streams()
+    assert ([0, 1, 2, 3, 4], ("exit", "")) == (steps(frames), bye(frames))
+
+
+HALF_A_STEP = """
+optimizer.zero_grad()
+model(torch.ones(3, 4)).square().mean().backward()
+raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_a_step_that_an_interrupt_left_half_done_is_no_mistake(kind: str, tmp_path: Path) -> None:
+    asked = "print('found', [each.finding.verdict for each in run.report().findings])"
+    found = notebook(tmp_path, MODEL + WATCH, TRAIN, HALF_A_STEP, TRAIN, asked, kind=kind)
+    assert "found []" in found.out
+    (frames,) = found.streams()
+    assert [0, 1, 2, 3, 4, 5] == steps(frames)
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_a_person_who_thinks_between_two_cells_is_no_stall(kind: str, tmp_path: Path) -> None:
+    found = notebook(tmp_path, MODEL + WATCH, TRAIN, kind=kind)
+    hello = found.stream()[0]
+    assert kind == "code" or "yes" == hello.environment["interactive"]
+
+
 def test_an_error_that_ends_a_program_still_fails_its_run(tmp_path: Path) -> None:
     words = [sys.executable, "-c", MODEL + WATCH + TRAIN + ERROR]
     done = forked.run(words, capture_output=True, timeout=120, env={**os.environ, "AMMETER_DIR": str(tmp_path)})

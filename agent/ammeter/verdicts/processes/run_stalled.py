@@ -1,4 +1,7 @@
-"""run-stalled: the process lives, but completes no more steps."""
+"""run-stalled: the process lives, but completes no more steps.
+
+A notebook or a console is not judged: between two cells it waits for a person.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework.finding import Finding, Severity, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import Tick, View
-from ammeter.wire.frames import Bye, Hello
+from ammeter.wire.frames import INTERACTIVE, Bye, Hello
 
 MIN_STALL_SECONDS = 900.0
 """Minimum seconds without a step. Shorter waits are normal: torch waits ten minutes for a collective (NCCL) before it
@@ -60,7 +63,8 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
         if isinstance(part, View):
             state = _rows(state, part)
         elif isinstance(part, Hello):
-            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=part.role == "rank")
+            watched = part.role == "rank" and INTERACTIVE not in part.environment
+            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=watched)
         elif isinstance(part, Bye) and state.watched:
             state = _ended(state, part)
     if view.tick is not None and state.watched:

@@ -99,6 +99,13 @@ def test_offline_a_held_lock_is_a_process_that_stands() -> None:
     assert "page" == offline(warm(40), 61 * MINUTE)["run-stalled"].severity
 
 
+def test_a_notebook_that_waits_for_a_person_is_not_stalled() -> None:
+    stream = warm(40)
+    stream.frames[0] = msgspec.structs.replace(stream.frames[0], environment={"interactive": "yes"})
+    assert {} == offline(stream, 600 * MINUTE)
+    assert {} == looked(stream, 60, 600 * MINUTE)
+
+
 def ended(reason: str, message: str, minutes: float) -> Stream:
     stream = warm(40)
     stream.now += int(minutes * MINUTE * SECOND)

@@ -4,6 +4,8 @@ Usage:
 
     import ammeter
     run = ammeter.watch(model, optimizer, scaler)
+    print(run.report())
+    frame = ammeter.load(run.path).steps()
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
     from ammeter import guards as guards
     from ammeter.guards import Stopped as Stopped
+    from ammeter.recorded import LoadedRun
 
-__all__ = ["Run", "Stopped", "guards", "watch"]
+__all__ = ["Run", "Stopped", "guards", "load", "watch"]
 
 import_hook.install()
 
@@ -114,3 +117,19 @@ def watch(
         guards=guards,
         replay=replay,
     )
+
+
+def load(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = None) -> LoadedRun:
+    """Loads a recorded run for analysis, from its journal; a run that still trains up to its last written row.
+
+    Args:
+        run: the folder of a run, or the id or name of a run in `dir`, or its beginning. A folder of runs means the one
+            that started last.
+        dir: the folder of the journals; default AMMETER_DIR, else ~/.ammeter.
+
+    Raises:
+        ValueError: there is no such run, or it has no step yet.
+    """
+    from ammeter import recorded
+
+    return recorded.load(run, dir)

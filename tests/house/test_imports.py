@@ -24,6 +24,7 @@ WITHOUT_TORCH = (
     "export",
     "journal",
     "launcher",
+    "recorded",
     "redaction",
     "report",
     "shipper",

@@ -11,9 +11,9 @@ from typing import Any
 
 from ammeter.environment.settings import settings
 from ammeter.export.errors import ExportFailed
-from ammeter.export.recorded_run import load
 from ammeter.export.written import Written
 from ammeter.journal.find import NoJournal, find_run
+from ammeter.recorded.recorded_run import NoRows, load
 from ammeter.verdicts.framework import wording
 from ammeter.wire import printable
 from ammeter.wire.columns import BadBlock
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     except (NoJournal, BadBlock) as error:
         print(f"ammeter export: {error}", file=sys.stderr)
         return EXIT_NO_JOURNAL
-    except (ExportFailed, OSError) as error:
+    except (ExportFailed, NoRows, OSError) as error:
         print(f"ammeter export: {error}", file=sys.stderr)
         return EXIT_FAILED
     document = written.as_json()
@@ -63,7 +63,7 @@ def _write(written: Written) -> None:
     try:
         with redirect_stdout(sys.stderr):  # some libraries print there what is no part of the answer
             write(written)
-    except (ExportFailed, BadBlock, OSError):
+    except (ExportFailed, NoRows, BadBlock, OSError):
         raise
     except Exception as error:  # each library has errors of its own; all of them say what it refuses
         raise ExportFailed(f"{written.to} failed with {type(error).__name__}: {error}") from error

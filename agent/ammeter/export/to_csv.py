@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ammeter.export.new_target import new_file
-from ammeter.export.recorded_run import Section
-from ammeter.export.signal_names import INDEX_COLUMNS
 from ammeter.export.written import Written
+from ammeter.recorded.recorded_run import Section
+from ammeter.recorded.signal_names import INDEX_COLUMNS
 
 
 def write(written: Written) -> None:

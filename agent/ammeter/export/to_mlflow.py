@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ammeter.export.errors import ExportFailed, library
-from ammeter.export.recorded_run import RecordedRun, Section, Stream
 from ammeter.export.written import Written
+from ammeter.recorded.recorded_run import RecordedRun, Section, Stream
 
 BATCH_METRICS, BATCH_PARAMS, MAX_TEXT_CHARS, MAX_KEY_CHARS = 1000, 100, 6000, 250
 """Limits of MLflow: metrics and parameters per request, and the characters of a parameter's value and of a name."""

@@ -7,8 +7,8 @@ from contextlib import closing
 
 from ammeter.export.otlp.logs import Record, events_of, finding_record
 from ammeter.export.otlp.sender import Sender
-from ammeter.export.recorded_run import Section
 from ammeter.export.written import Written
+from ammeter.recorded.recorded_run import Section
 from ammeter.report.diagnosis import ReportedFinding, diagnose
 
 
@@ -23,7 +23,7 @@ def write(written: Written) -> None:
                 sender.add(section, run.signals.values())
                 times.add(section)
             sender.flush(stream)
-            sender.send(events_of(stream), stream)
+            sender.send(events_of(run, stream), stream)
         sender.send(times.records(), run.streams[0])
     written.details = {"points": sender.points, "logs": sender.logs, "findings": len(findings)}
 

@@ -9,8 +9,8 @@ import msgspec
 
 from ammeter.export.errors import library
 from ammeter.export.new_target import new_file
-from ammeter.export.recorded_run import RecordedRun, Section
 from ammeter.export.written import Written
+from ammeter.recorded.recorded_run import RecordedRun, Section
 
 GROUP_VALUES = 4_000_000
 """Cells that are in memory until they are written as one row group: 16 MB, in which a column compresses well."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from ammeter.export.errors import library
 from ammeter.export.new_target import new_folder
-from ammeter.export.recorded_run import RecordedRun, Stream
 from ammeter.export.written import Written
+from ammeter.recorded.recorded_run import RecordedRun, Stream
 
 UPLOAD = "wandb:"
 """Begins a target that is not a folder: [ENTITY/]PROJECT, which is uploaded unless WANDB_MODE is offline."""

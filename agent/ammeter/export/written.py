@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ammeter.counters.run import losses_of
-from ammeter.export.recorded_run import RecordedRun, Section, Stream
+from ammeter.recorded.recorded_run import RecordedRun, Section, Stream
 from ammeter.report.terminal.progress import Progress
 
 

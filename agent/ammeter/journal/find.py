@@ -13,6 +13,10 @@ MAX_ROWS = 500
 """Rows per view. The value bounds memory; nothing else depends on it."""
 
 
+MAX_EXAMPLES = 5
+"""Runs that the error about an ambiguous name lists: enough to see in what they differ."""
+
+
 class NoJournal(ValueError):
     """The path contains no journal."""
 
@@ -40,15 +44,22 @@ def find_runs(path: Path, every: bool = False) -> list[Path]:
 def find_run(name: str, folder: Path) -> Path:
     """Finds the folder of the run that `name` means: a path as for find_runs, or the id or name of a run in `folder`.
 
-    Of several runs with the name, the one that started last is used.
+    Of several runs with the name, the one that started last is used. The beginning of an id or name suffices if no
+    other run has it.
 
     Raises:
-        NoJournal: there is no such run.
+        NoJournal: there is no such run, or several begin so.
     """
     if name and Path(name).is_dir():
         return find_runs(Path(name))[0]
     if named := _named(name, folder):
         return max(named, key=lambda run: named[run].started)
+    begun = _named(name, folder, is_beginning=True)
+    if len(begun) > 1:
+        examples = ", ".join(sorted(f"{hello.name} ({run.name})" for run, hello in begun.items())[:MAX_EXAMPLES])
+        raise NoJournal(f"{len(begun)} runs in {folder} begin with {name!r}: {examples}; write more of one of them")
+    if begun:
+        return next(iter(begun))
     raise NoJournal(f"there is no run {name!r} in {folder}; pass its folder, or the id or name of a run there")
 
 
@@ -145,10 +156,16 @@ def _start(run: Path) -> tuple[int, float]:
     return started, max(path.stat().st_mtime for stream in streams for path in (stream, stream / "alive"))
 
 
-def _named(name: str, folder: Path) -> dict[Path, Hello]:
-    """Returns the runs of a folder with this id or name, each with the hello of its earliest rank stream."""
+def _named(name: str, folder: Path, is_beginning: bool = False) -> dict[Path, Hello]:
+    """Returns the runs of a folder with this id or name, or its beginning, each with its earliest rank's hello."""
     runs = [run for run in folder.iterdir() if run.is_dir() and journal.streams(run)] if folder.is_dir() else []
     hellos = {run: hello for run in runs if (hello := _hello(run))}
+    if is_beginning:
+        return {
+            run: hello
+            for run, hello in hellos.items()
+            if name and (run.name.startswith(name) or hello.name.startswith(name))
+        }
     return {run: hello for run, hello in hellos.items() if name and name in (run.name, hello.name)}
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from ammeter.export.recorded_run import Stream
-from ammeter.journal.find import views
+from ammeter.recorded.recorded_run import RecordedRun, Stream, json_of
 from ammeter.report.diagnosis import ReportedFinding
 from ammeter.report.event_text import sentence
-from ammeter.verdicts.framework import wording
 from ammeter.wire.frames import Event
 
 SEVERITIES = {"page": "ERROR", "ticket": "WARN"}
@@ -21,14 +17,9 @@ Record = dict[str, Any]
 """Arguments of a LogRecord: timestamp in ns, severity, event_name, body, attributes."""
 
 
-def events_of(stream: Stream) -> Iterator[Record]:
+def events_of(run: RecordedRun, stream: Stream) -> Iterator[Record]:
     """Yields the events of a stream that load() saw, in order."""
-    left = stream.scan.events
-    for view in views(stream.folder):
-        for _, frame in view.frames:
-            if isinstance(frame, Event) and left:
-                left -= 1
-                yield _of_event(frame, stream)
+    return (_of_event(event, stream) for event in run.events(stream))
 
 
 def finding_record(reported: ReportedFinding, time: int) -> Record:
@@ -46,7 +37,7 @@ def finding_record(reported: ReportedFinding, time: int) -> Record:
         "module": finding.module,
         "caller": finding.caller,
         "fix": finding.fix,
-        "evidence": _json(finding.evidence),
+        "evidence": json_of(finding.evidence),
         "consequences": [consequence.verdict for consequence in reported.consequences],
     }
     return {
@@ -65,10 +56,5 @@ def _of_event(event: Event, stream: Stream) -> Record:
         "severity": "INFO",
         "event_name": f"ammeter.{event.name}",
         "body": sentence(event) or event.name,
-        "attributes": {"ammeter.step": event.step, **rank, "ammeter.data": _json(event.data)},
+        "attributes": {"ammeter.step": event.step, **rank, "ammeter.data": json_of(event.data)},
     }
-
-
-def _json(data: Any) -> str:
-    """Returns the data as JSON text; NaN and infinities become text."""
-    return msgspec.json.encode(wording.finite(data)).decode()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ammeter.export.recorded_run import Stream
-from ammeter.export.signal_names import Signal
+from ammeter.recorded.recorded_run import Stream
+from ammeter.recorded.signal_names import Signal
 from ammeter.wire.frames import LOSS, LOSS_BACKWARD
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9_.\-/]")

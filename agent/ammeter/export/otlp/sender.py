@@ -12,8 +12,8 @@ from ammeter._version import __version__
 from ammeter.export.errors import ExportFailed, library
 from ammeter.export.otlp.logs import Record
 from ammeter.export.otlp.metrics import Description, describe, step_of
-from ammeter.export.recorded_run import Section, Stream
-from ammeter.export.signal_names import Signal
+from ammeter.recorded.recorded_run import Section, Stream
+from ammeter.recorded.signal_names import Signal
 from ammeter.wire.columns import Mask
 
 BATCH_POINTS, BATCH_LOGS = 10_000, 500

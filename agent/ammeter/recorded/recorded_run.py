@@ -1,4 +1,4 @@
-"""A run as exporters read it: its streams, its signals, and its rows with late values at their steps."""
+"""A run as frames and exporters read it: its streams, its signals, and its rows with late values at their steps."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from ammeter import journal
-from ammeter.export.errors import ExportFailed
-from ammeter.export.scan import Scan, scan
-from ammeter.export.signal_names import Signal, signals_of
 from ammeter.journal.find import streams_in, views
+from ammeter.recorded.scan import Scan, scan
+from ammeter.recorded.signal_names import Signal, signals_of
+from ammeter.verdicts.framework import wording
 from ammeter.wire.columns import ABSENT, Floats, Ints, Mask, View, measured
 from ammeter.wire.frames import Event, Hello
+
+
+class NoRows(ValueError):
+    """The run has no rows, or does not have them any longer."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class RecordedRun:
         end.
 
         Raises:
-            ExportFailed: rows that load() saw have been deleted meanwhile.
+            NoRows: rows that load() saw have been deleted meanwhile.
         """
         late, left = dict(stream.scan.late), stream.scan.rows
         for view in views(stream.folder):
@@ -115,11 +121,20 @@ class RecordedRun:
             if len(rows):
                 yield self._section(stream, rows, late)
         if left:
-            raise ExportFailed(
-                f"{left} rows of stream {stream.hello.stream} were deleted while they were read; export again"
+            raise NoRows(
+                f"{left} rows of stream {stream.hello.stream} were deleted while they were read; read them again"
             )
         if late:
             yield self._late_rows(stream, late)
+
+    def events(self, stream: Stream) -> Iterator[Event]:
+        """Yields the events of a stream that load() saw, in order."""
+        left = stream.scan.events
+        for view in views(stream.folder):
+            for _, frame in view.frames:
+                if isinstance(frame, Event) and left:
+                    left -= 1
+                    yield frame
 
     def _section(self, stream: Stream, rows: View, late: dict[int, Event]) -> Section:
         columns = {
@@ -149,7 +164,7 @@ def load(path: Path, tensors: bool = True) -> RecordedRun:
 
     Raises:
         NoJournal: there is no journal.
-        ExportFailed: the run has no row.
+        NoRows: the run has no row.
     """
     signals: dict[str, Signal] = {}
     found = []
@@ -159,11 +174,16 @@ def load(path: Path, tensors: bool = True) -> RecordedRun:
         if seen.hello is not None and (seen.rows or seen.late):
             found.append((folder, seen.hello, seen))
     if not found:
-        raise ExportFailed(f"the run in {str(path)!r} has no recorded step yet; nothing was written")
+        raise NoRows(f"the run in {str(path)!r} has no recorded step yet")
     found.sort(key=lambda entry: (entry[1].role == "host", entry[1].rank, entry[1].host, entry[1].started))
     prefixes = _prefixes([hello for _, hello, _ in found])
     streams = [Stream(*entry, prefix) for entry, prefix in zip(found, prefixes, strict=True)]
     return RecordedRun(path, streams, signals)
+
+
+def json_of(data: Any) -> str:
+    """Returns data of an event or a finding as JSON text; NaN and infinities become text."""
+    return msgspec.json.encode(wording.finite(data)).decode()
 
 
 def _prefixes(hellos: Sequence[Hello]) -> list[str]:

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from ammeter.counters.stream import add_losses
-from ammeter.export.signal_names import Signal, signal_logged, signals_of
 from ammeter.journal.find import views
+from ammeter.recorded.signal_names import Signal, signal_logged, signals_of
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Bye, Event, Hello, Lost
 from ammeter.wire.logged_values import logged_values

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from ammeter import journal
-from ammeter.export.errors import ExportFailed
-from ammeter.export.recorded_run import RecordedRun, load
 from ammeter.journal import Journal, find
+from ammeter.recorded.recorded_run import NoRows, RecordedRun, load
 from ammeter.wire.frames import Event, Hello, Lost, Schema
 from tests.agent.export.exporting import Rows, assert_same, expected, narrow, recorded
 from tests.agent.report.reporting import RUN
@@ -105,7 +104,7 @@ def test_rows_that_are_deleted_while_they_are_read_end_the_export(tmp_path: Path
     run = load(tmp_path / RUN)
     for _, segment in journal.segments(run.streams[0].folder):
         segment.unlink()
-    with pytest.raises(ExportFailed, match=r"20 rows of stream .* were deleted while they were read; export again"):
+    with pytest.raises(NoRows, match=r"20 rows of stream .* were deleted while they were read; read them again"):
         rows_of(run)
 
 
@@ -128,7 +127,7 @@ def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     stream = Stream()
     stream.schema = Schema()
     recorded(stream, tmp_path)
-    with pytest.raises(ExportFailed, match="has no recorded step yet"):
+    with pytest.raises(NoRows, match="has no recorded step yet"):
         load(tmp_path / RUN)
     shutil.rmtree(tmp_path / RUN)
     with pytest.raises(find.NoJournal):

@@ -1,4 +1,4 @@
-"""The command line: ammeter run | report | runbook | gate | canary | export | stress | probe | ship | doctor."""
+"""The command line: `ammeter COMMAND`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ USAGE = """usage: ammeter COMMAND ...
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
   canary -- COMMAND              run a command briefly with and without mixed precision, and compare both
   export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
+  import SOURCE --from FORMAT    make a run of a history of TensorBoard, W&B or MLflow, and judge it
   stress MODULE:FACTORY          stress a model's operators in low precision against float64, before training
   probe MODULE:FACTORY           map at which sizes and dtypes a model's precision holds, before training
   checkpoint PATH [--json]       say what a checkpoint contains, and whether it is whole and finite
@@ -48,6 +49,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "gate": _gate,
         "canary": _canary,
         "export": _export,
+        "import": _import,
         "stress": _stress,
         "probe": _probe,
         "checkpoint": _checkpoint,
@@ -88,6 +90,12 @@ def _canary(words: list[str]) -> int:
 
 def _export(words: list[str]) -> int:
     from ammeter.export import command
+
+    return command.main(words)
+
+
+def _import(words: list[str]) -> int:
+    from ammeter.importing import command
 
     return command.main(words)
 

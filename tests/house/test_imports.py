@@ -22,6 +22,7 @@ WITHOUT_TORCH = (
     "environment.settings",
     "environment.source_control",
     "export",
+    "importing",
     "journal",
     "launcher",
     "recorded",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ammeter.wire.columns import View
-from ammeter.wire.frames import Event, Hello
+from ammeter.wire.frames import IMPORTED, Event, Hello
 
 COLUMNS = (
     "scale",
@@ -21,6 +21,12 @@ COLUMNS = (
 )
 """Scalars whose measured values are counted."""
 
+HISTORY_COLUMNS = ("loss", "val_loss", "skipped", "applied")
+"""Scalars that are counted as well in a history of another tool, where any may be missing."""
+
+HISTORY = "history"
+"""Is 1 among the counts of such a stream."""
+
 CENSUS = "kernels.census"
 """The event whose forward passes are counted."""
 
@@ -30,9 +36,11 @@ HALF_DTYPES = ("float16", "bfloat16")
 def advance(before: Mapping[str, int], view: View) -> dict[str, int]:
     """Returns the counts after a view: readings by column, censuses, and half-precision tensors of the schema."""
     after = dict(before)
+    if any(isinstance(frame, Hello) and IMPORTED in frame.environment for _, frame in view.frames):
+        after[HISTORY] = 1
     places = view.schema.places
     counts = view.is_measured.sum(axis=1).tolist()
-    for column in COLUMNS:
+    for column in COLUMNS + (HISTORY_COLUMNS if HISTORY in after else ()):
         if column in places and counts[places[column]]:
             after[column] = after.get(column, 0) + counts[places[column]]
     for _, frame in view.frames:

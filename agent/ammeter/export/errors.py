@@ -10,11 +10,12 @@ class ExportFailed(ValueError):
     """The run cannot be written to the target."""
 
 
-def library(extra: str, *modules: str) -> list[Any]:
+def library(extra: str, *modules: str, option: str = "--to") -> list[Any]:
     """Imports the modules that a target needs.
 
     Args:
         extra: The extra of the distribution that installs them.
+        option: The option of the command that names it.
 
     Raises:
         ExportFailed: one is not installed.
@@ -23,6 +24,6 @@ def library(extra: str, *modules: str) -> list[Any]:
         return [import_module(module) for module in modules]
     except ImportError as error:
         raise ExportFailed(
-            f"--to {extra} needs a library that cannot be imported ({error}); "
+            f"{option} {extra} needs a library that cannot be imported ({error}); "
             f"install it with: pip install 'ammeter[{extra}]'"
         ) from error

@@ -28,7 +28,7 @@ def write(written: Written) -> None:
     """Writes metrics with step and time, the settings as parameters and the tags."""
     mlflow, entities = library("mlflow", "mlflow", "mlflow.entities")
     run, hello = written.run, written.run.hello
-    client = mlflow.MlflowClient(tracking_uri=_uri(written.target))
+    client = mlflow.MlflowClient(tracking_uri=uri_of(written.target))
     experiment = _experiment(client, hello.project)
     _refuse_second(client, experiment, hello.run)
     started = hello.started // 10**6
@@ -63,7 +63,8 @@ def _parents(key: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _uri(target: str) -> str:
+def uri_of(target: str) -> str:
+    """Returns the tracking URI that a target means, which may be a folder."""
     is_uri = "://" in target or target.startswith(("file:", "databricks"))
     return target if is_uri else Path(target).resolve().as_uri()
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from ammeter.counters import run as run_counters
+from ammeter.counters.readings import HISTORY
 from ammeter.report import overhead
 from ammeter.report.column_summary import ColumnSummary
 from ammeter.report.event_text import checkpoint
 from ammeter.report.overhead import share
 from ammeter.report.stream_summary import MAX_SENTENCES, StreamSummary
-from ammeter.wire.frames import Hello, Schema
+from ammeter.wire.frames import IMPORTED, NO_TIMES, Hello, Schema
 from ammeter.wire.ranks import lives
 
 COUNTS = {
@@ -51,13 +52,14 @@ def run_of(streams: Sequence[StreamSummary]) -> dict[str, Any]:
     replaced = continued(ranks)
     present = [stream for stream in ranks if stream.stream not in replaced]
     newest = max(present, key=lambda stream: stream.last_step, default=StreamSummary(""))
+    has_times = first.environment.get("imported_times") != NO_TIMES
     return {
         "id": first.run,
         "name": first.name,
         "project": first.project,
         "state": state_of(present),
-        "started": instant(min((stream.first_time for stream in ranks), default=0)),
-        "ended": _end_of(ranks) if state_of(present) != "running" else None,
+        "started": instant(min((stream.first_time for stream in ranks), default=0)) if has_times else None,
+        "ended": _end_of(ranks) if has_times and state_of(present) != "running" else None,
         "last_step": newest.last_step if newest.last_step >= 0 else None,
         "last_step_time": instant(newest.last_step_time),
         "goodbye": _goodbye(present),
@@ -69,6 +71,7 @@ def run_of(streams: Sequence[StreamSummary]) -> dict[str, Any]:
         "device_model": first.environment.get("device"),
         "host": first.host,
         "command": first.environment.get("command"),
+        **({"imported": _import_of(first)} if IMPORTED in first.environment else {}),
         "config": first.config,
         "tags": first.tags,
     }
@@ -87,6 +90,7 @@ def summary_of(streams: Sequence[StreamSummary], norm_of_shards: ColumnSummary |
     step_seconds = [duration for stream in lead for duration in stream.step_seconds]
     return {
         **{key: totals[name] for name, key in COUNTS.items()},
+        **_unknown_outcomes(lead),
         "nonfinite_steps": max(sum(stream.nonfinite_steps for stream in rank) for rank in ranks),
         **_columns(lead, norm_of_shards),
         "seconds": round(seconds, 3),
@@ -101,6 +105,21 @@ def summary_of(streams: Sequence[StreamSummary], norm_of_shards: ColumnSummary |
         "lost": run_counters.losses_of(stream.lost for stream in streams),
         "no_step": unstepped(streams),
     }
+
+
+def _unknown_outcomes(lead: Sequence[StreamSummary]) -> dict[str, None]:
+    """Returns None for the counts that an imported history does not have: of outcomes, and of changes of the scale."""
+    readings = [stream.counters.get("readings", {}) for stream in lead]
+    if not any(HISTORY in counts for counts in readings):
+        return {}
+    unknown = [name for name in ("applied", "skipped") if not any(counts.get(name) for counts in readings)]
+    return dict.fromkeys([*unknown, COUNTS["growths"], COUNTS["backoffs"]])
+
+
+def _import_of(hello: Hello) -> dict[str, str]:
+    """Returns what an imported run says of its history."""
+    facts = {name: hello.environment.get(f"imported_{name}", "") for name in ("source", "with", "columns")}
+    return {"from": hello.environment[IMPORTED], **facts}
 
 
 def _columns(lead: Sequence[StreamSummary], norm_of_shards: ColumnSummary | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from ammeter.report.event_text import checkpoint, sentence
 from ammeter.verdicts.framework import wording
 from ammeter.wire.columns import View, measured
-from ammeter.wire.frames import Bye, Event, Hello, Lost
+from ammeter.wire.frames import IMPORTED, Bye, Event, Hello, Lost
 
 NEAR_STEPS = 5
 """Number of rows kept before and after a step."""
@@ -115,6 +115,7 @@ class Timeline:
         if isinstance(frame, Hello):
             if not any(entry.text.startswith(_RECORDING) for entry in self.entries):
                 place = f"rank {frame.rank} of {frame.world_size} on {frame.host}, process {frame.pid}"
+                place = f"a history imported from {tool}" if (tool := frame.environment.get(IMPORTED)) else place
                 self.entries.append(Entry(frame.started, None, f"{_RECORDING}: {place}"))
         elif isinstance(frame, Bye):
             self.end_streak()

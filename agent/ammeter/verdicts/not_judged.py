@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ammeter.counters import readings as counted_readings
-from ammeter.verdicts import ALL
+from ammeter.verdicts import ALL, STREAM_VERDICTS
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Verdict
 from ammeter.verdicts.framework.readings import NOUNS, Readings, facts_of
@@ -19,12 +19,13 @@ from ammeter.verdicts.framework.readings import NOUNS, Readings, facts_of
 MAX_CACHED_STREAMS = 4096
 """Streams whose unmet needs are kept, about 2 KiB each: a list of runs asks again for streams that rarely change."""
 
-Reason = Literal["run-too-short", "budget", "never-read"]
+Reason = Literal["run-too-short", "budget", "never-read", "not-in-history"]
 
 REASONS: dict[Reason, str] = {
     "run-too-short": "the run is too short",
     "budget": "the budget allows too few readings; a higher AMMETER_BUDGET allows more",
     "never-read": "nothing was read; the preset, the model or the program leaves it out",
+    "not-in-history": "the imported history does not have what they read",
 }
 
 FIRST_READING_STEPS = 64
@@ -64,6 +65,7 @@ class _Unmet:
     read: int
     needed: int
     steps: int
+    history: bool = False
 
     @property
     def share(self) -> float:
@@ -71,6 +73,8 @@ class _Unmet:
 
     @property
     def reason(self) -> Reason:
+        if self.history:
+            return "not-in-history"
         if not self.read and self.steps >= FIRST_READING_STEPS and self.need.column != "applied":
             return "never-read"
         if self.need.column in TIMED:
@@ -98,7 +102,7 @@ def not_judged(streams: Iterable[StreamCounters], reached: Collection[str] = ())
         if (readings := counted_readings.of(counters)) is not None and counters.get("steps")
     ]
     open_verdicts = []
-    for verdict in VERDICTS:
+    for verdict in ALL:
         unmet = [entries[verdict.id] for entries in unmet_by_stream if verdict.id in entries]
         worst = [entry for entry in unmet if entry is not None]
         if worst and len(worst) == len(unmet) and verdict.id not in reached:
@@ -110,8 +114,11 @@ def sentences(open_verdicts: Sequence[NotJudged]) -> list[str]:
     """Returns one sentence per reason, with the verdicts and their readings."""
     lines = []
     for reason, text in REASONS.items():
-        entries = [f"{entry.verdict} ({entry.text})" for entry in open_verdicts if entry.reason == reason]
-        if entries:
+        found = [entry for entry in open_verdicts if entry.reason == reason]
+        entries = [f"{entry.verdict} ({entry.text})" for entry in found]
+        if reason == "not-in-history" and found:
+            lines.append(f"Not judged, because {text}: {wording.count(len(found), 'verdict')}; --json names them.")
+        elif entries:
             lines.append(f"Not judged, too few readings ({text}): {', '.join(entries)}.")
     return lines
 
@@ -122,6 +129,8 @@ def _unmet_needs(
 ) -> Mapping[str, _Unmet | None]:
     """Returns verdict -> unmet need of a stream, or None if all are met, for the verdicts that apply to the stream."""
     counts = dict(readings)
+    if counted_readings.HISTORY in counts:
+        return {verdict.id: _unmet_in_history(verdict, counts, steps) for verdict in STREAM_VERDICTS}
     facts = facts_of(counts, precision)
     return {verdict.id: _unmet(verdict, counts, steps) for verdict in VERDICTS if verdict.applies(facts)}
 
@@ -136,9 +145,18 @@ def _unmet(verdict: Verdict, readings: Mapping[str, int], steps: int) -> _Unmet 
     return min(unmet, key=lambda entry: entry.share, default=None)
 
 
+def _unmet_in_history(verdict: Verdict, readings: Mapping[str, int], steps: int) -> _Unmet | None:
+    """Returns the column that an imported history lacks, or the need that it does not meet; None if all are met."""
+    missing = [column for column in verdict.history if not readings.get(column)]
+    if missing or not verdict.history:
+        column = (*missing, *verdict.columns, *verdict.events, "")[0]
+        return _Unmet(Readings(column, 1), 0, 1, steps, history=True)
+    return _unmet(verdict, readings, steps)
+
+
 def _described(verdict: Verdict, unmet: _Unmet) -> NotJudged:
-    noun = NOUNS[unmet.need.column]
-    text = f"{unmet.read} of {wording.count(unmet.needed, noun)}"
+    noun = NOUNS.get(unmet.need.column, "reading")
+    text = "not in the history" if unmet.history else f"{unmet.read} of {wording.count(unmet.needed, noun)}"
     return NotJudged(verdict.id, unmet.reason, unmet.need.column, unmet.read, unmet.needed, unmet.need.within, text)
 
 

@@ -92,6 +92,12 @@ STATS: dict[str, str] = {
 INTERACTIVE = "interactive"
 """Fact in the environment of a hello: the process is a notebook or a console, which may wait for a person."""
 
+IMPORTED = "imported_from"
+"""Fact in the environment of a hello: the tool from whose history the run was made. Nothing else watched it."""
+
+NO_TIMES = "those of the import"
+"""Value of its fact `imported_times`, if the history has no times."""
+
 ABSENT_BITS = 0x7FC0A3A3
 """The float32 pattern of an absent value: a NaN that no arithmetic produces, so that a real NaN remains data."""
 

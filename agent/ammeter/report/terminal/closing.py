@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ammeter.verdicts import not_judged
 from ammeter.verdicts.checkpoints.checkpoint_exposed import is_note
 from ammeter.verdicts.framework import wording
+from ammeter.wire.frames import IMPORTED
 
 if TYPE_CHECKING:
     from ammeter.report.diagnosis import Report
+    from ammeter.wire.frames import Hello
 
 UNREAD = {
     "loss": "No loss was recorded, so a NaN or Inf in it could not be found; run.log(loss=...) records it.",
@@ -25,13 +27,19 @@ NEVER_FINITE = {
 Such values count as neither first nor last.
 """
 
+NOT_IN_HISTORY = {
+    "loss": "The imported history has no metric that is known as the loss; `ammeter import --loss NAME` names it.",
+    "grad_norm": "The imported history has no gradient norm.",
+}
+"""Used instead of both for a run that Ammeter has not watched."""
+
 MAX_PARTIAL_SHARE = 0.99
 """A share below 1 is not rounded to 100 %."""
 
 
 def closing_lines(report: Report, summary: dict[str, Any], events: bool) -> Iterator[str]:
     """Yields the closing lines. events: whether the report lists events above them."""
-    yield from _unread(summary)
+    yield from _unread(summary, is_imported=any(IMPORTED in hello.environment for hello in _hellos(report)))
     for verdict, error in sorted(report.faults.items()):
         yield f"{verdict} could not be judged ({error}); please report this."
     if report.missing_baseline:
@@ -45,12 +53,17 @@ def closing_lines(report: Report, summary: dict[str, Any], events: bool) -> Iter
     yield _next_step(report, events)
 
 
-def _unread(summary: dict[str, Any]) -> Iterator[str]:
+def _hellos(report: Report) -> Iterator[Hello]:
+    return (stream.hello for stream in report.streams if stream.hello is not None)
+
+
+def _unread(summary: dict[str, Any], is_imported: bool) -> Iterator[str]:
     for column, line in UNREAD.items():
         if column == "loss" and any(loss["first"] is not None for loss in summary["losses"].values()):
             continue
         if summary[column]["first"] is None and summary["steps"]:
-            yield NEVER_FINITE[column] if summary["nonfinite_steps"] else line
+            never_finite = NEVER_FINITE[column] if summary["nonfinite_steps"] else line
+            yield NOT_IN_HISTORY[column] if is_imported and not summary[column]["read"] else never_finite
 
 
 def _silenced(report: Report) -> Iterator[str]:

@@ -22,7 +22,7 @@ def facts(run: dict[str, Any], summary: dict[str, Any], baseline: dict[str, Any]
     yield from _identity(run, summary)
     yield from _training(run, summary)
     yield "speed", _speed(summary)
-    if summary["steps"]:
+    if summary["steps"] and not _lacks_overhead(run, summary):
         yield "overhead", _overhead(summary)
     if weights := _weights(summary):
         yield "weights", weights
@@ -39,12 +39,18 @@ def facts(run: dict[str, Any], summary: dict[str, Any], baseline: dict[str, Any]
 
 def _identity(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run['id']}, {run['state']}" + (f" ({run['goodbye']})" if run["goodbye"] else "")
-    yield "where", ", ".join(str(part) for part in _environment(run) if part)
+    if imported := run.get("imported"):
+        yield "imported", f"from {imported['from']} with {imported['with']}: {imported['source']}"
+        if imported["columns"]:
+            yield "metrics", imported["columns"]
+    else:
+        yield "where", ", ".join(str(part) for part in _environment(run) if part)
     if run["command"]:
         yield "command", run["command"]
     if run["lives"]:
         yield "attempts", "; ".join(_attempts(run["lives"]))
-    yield "when", f"{run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s"
+    when = f"{run['started'] or 'unknown'} to {run['ended'] or 'now'}, {summary['seconds']:.1f} s"
+    yield "when", when if run["started"] or "imported" not in run else "not in the history"
 
 
 def _environment(run: dict[str, Any]) -> Iterator[str]:
@@ -70,11 +76,14 @@ def _training(run: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[st
     """Yields steps, loss scale, losses and gradient norm."""
     steps, skipped, scale = summary["steps"], summary["skipped"], summary["scale"]
     share = f" ({wording.percent(skipped / steps)})" if skipped else ""
-    yield "steps", f"{steps}, {summary['applied']} applied, {skipped} skipped{share}"
+    outcomes = [
+        f"{count} {text}"
+        for count, text in ((summary["applied"], "applied"), (skipped, f"skipped{share}"))
+        if count is not None
+    ]
+    yield "steps", ", ".join([str(steps), *outcomes])
     if scale:
-        growths = wording.count(summary["scale_growths"], "growth")
-        backoffs = wording.count(summary["scale_backoffs"], "backoff")
-        yield "scale", f"{_scale(scale)}; {growths}, {backoffs}"
+        yield "scale", _scale(scale) + _scale_changes(summary)
     norm = "gradient norm" if summary["grad_norm_of"] == "run" else f"gradient norm of {summary['grad_norm_of']}"
     columns = (("loss", summary["loss"]), *_losses(summary["losses"]), ("validation", summary["val_loss"]))
     for name, column in (*columns, (norm, summary["grad_norm"])):
@@ -90,6 +99,14 @@ def _losses(losses: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for column, summary in losses.items():
         kind = "loss" if column.startswith("loss@") else "backward() on"
         yield f"{kind}{wording.of_loss(column)}".removesuffix(" on"), summary
+
+
+def _scale_changes(summary: dict[str, Any]) -> str:
+    """Returns '; 1 growth, 2 backoffs'; nothing for an imported history, which does not say them."""
+    if summary["scale_growths"] is None:
+        return ""
+    growths = wording.count(summary["scale_growths"], "growth")
+    return f"; {growths}, {wording.count(summary['scale_backoffs'], 'backoff')}"
 
 
 def _scale(scale: dict[str, float]) -> str:
@@ -138,6 +155,11 @@ def _overhead(summary: dict[str, Any]) -> str:
     if total is not None and total <= MAX_START_SHARE:
         return f"{start}, {_share(total)} of the run"
     return f"{start} for the start, {steps} with more readings; too few steps for the overhead of a settled step"
+
+
+def _lacks_overhead(run: dict[str, Any], summary: dict[str, Any]) -> bool:
+    """Whether the run was imported from a tool that does not know the overhead."""
+    return "imported" in run and not summary["overhead_ratio"]
 
 
 def _share(share: float) -> str:

@@ -207,6 +207,7 @@ VERDICT = Verdict(
     columns=("loss", "loss_backward", "applied", "grad_norm", "update_ratio", "optimizer_lr"),
     events=("origin.found",),
     state=State,
+    history=("loss",),
     judge=judge,
     explains=(
         "masked-row-nan",

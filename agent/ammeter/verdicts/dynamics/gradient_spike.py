@@ -158,6 +158,7 @@ VERDICT = Verdict(
     events=(),
     needs=(Readings("grad_norm", BLOCK_READINGS + 1, within=16_384),),
     state=State,
+    history=("grad_norm", "applied"),
     judge=judge,
     explains=("overflow-storm",),
 )

@@ -200,6 +200,7 @@ VERDICT = Verdict(
     columns=("val_loss", "loss", "loss_backward", "applied"),
     events=("evaluation.nonfinite", "evaluation.finite", "values.logged"),
     state=State,
+    history=("val_loss", "loss"),
     judge=judge,
     explains=("validation-drift",),
 )

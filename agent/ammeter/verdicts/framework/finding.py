@@ -76,6 +76,8 @@ class Verdict(msgspec.Struct, frozen=True):
         runs: The same for a run and its baseline; its state starts empty in each call.
         needs: Readings without which the verdict cannot be reached. Columns that every step has need none.
         applies: Whether the verdict's question makes sense for a stream. If not, its needs do not count.
+        history: Columns that suffice for the verdict in a history of another tool, which has no events. Empty if it
+            needs more than a history can have; it is not judged then.
         explains: Ids of verdicts that are consequences of this one if they begin no earlier.
         shows: Whether a finding of this verdict shows that it explains the one with this id, of those in `explains`.
     """
@@ -92,6 +94,7 @@ class Verdict(msgspec.Struct, frozen=True):
     judge: Callable[[Any, View], tuple[Any, Finding | None]] = no_op
     needs: tuple[Readings, ...] = ()
     applies: Callable[[RunFacts], bool] = always
+    history: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
     shows: Callable[[Finding, str], bool] = lambda *_: True
     ranks: Callable[[Any, AlignedSteps], tuple[Any, Finding | None]] = no_op

@@ -285,6 +285,7 @@ VERDICT = Verdict(
     columns=("skipped", "applied", "scale", "growth_tracker", "grad_absmax", "optimizer_lr"),
     events=(),
     state=State,
+    history=("scale", "skipped", "applied"),
     judge=judge,
     explains=("lopsided-step", "scheduler-ahead"),
 )

@@ -223,6 +223,7 @@ VERDICT = Verdict(
     columns=("skipped", "applied", "scale", "loss", "loss_backward", "grad.norm", "grad.infs", "optimizer_lr"),
     events=("gradient.nonfinite", "weights.nonfinite", "scaler.seen"),
     state=State,
+    history=("scale", "skipped", "applied"),
     judge=judge,
     explains=(
         "gradient-underflow",

@@ -281,6 +281,7 @@ VERDICT = Verdict(
         *("origin.functions", "scaler.seen", "step.unfinished"),
     ),
     state=State,
+    history=("grad_norm",),
     judge=judge,
     explains=(
         "scale-collapse",

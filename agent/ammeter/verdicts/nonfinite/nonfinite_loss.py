@@ -156,6 +156,7 @@ VERDICT = Verdict(
     ),
     events=("scaler.seen", "gradient.nonfinite", "origin.found", "weights.nonfinite", "step.unfinished"),
     state=State,
+    history=("loss",),
     judge=judge,
     explains=(
         *("nonfinite-gradient", "scale-collapse", "overflow-storm", "gradient-underflow", "nonfinite-weights"),

@@ -27,7 +27,8 @@ export function showIncidents(place, run, incidents, actions) {
 function notJudged(verdicts) {
   const reasons = [...new Set(verdicts.map(({ reason }) => reason))];
   const named = (reason) => verdicts.filter((entry) => entry.reason === reason).map(({ verdict, text }) => `${verdict} (${text})`).join(", ");
-  return make("details", { class: "note unjudged" }, make("summary", {}, `${plural(verdicts.length, "verdict")} not judged: too few readings`),
+  const why = reasons.every((reason) => reason === "not-in-history") ? "not in the imported history" : "too few readings";
+  return make("details", { class: "note unjudged" }, make("summary", {}, `${plural(verdicts.length, "verdict")} not judged: ${why}`),
     make("ul", {}, reasons.map((reason) => make("li", {}, `${REASONS[reason] ?? reason}: ${named(reason)}`))));
 }
 
@@ -35,6 +36,7 @@ const REASONS = {
   "run-too-short": "The run is too short so far",
   budget: "The budget allows too few readings; a higher AMMETER_BUDGET allows more",
   "never-read": "Nothing was read; the preset, the model or the program leaves it out",
+  "not-in-history": "The imported history does not have what they read",
 };
 
 function calm(run, closed) {

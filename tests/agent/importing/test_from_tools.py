@@ -78,6 +78,7 @@ def offline(wandb: Any, folder: Path, steps: int, **config: Any) -> None:
     for step in range(steps):
         run.log({"train/loss": 1 / (step + 1), "nested": {"a": step}, "note": "text"}, step=10 * step)
     run.finish()
+    wandb.teardown()  # waits until its service has written everything
 
 
 def test_an_offline_run_of_wandb_is_read_to_its_last_value(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,7 @@ KINDS_HERE = ["code", pytest.param("ipython", marks=pytest.mark.skipif("not _has
 
 
 def _has_ipython() -> bool:
-    try:
-        import IPython  # type: ignore[import-not-found]  # noqa: F401 - no dependency of ours
-    except ImportError:
-        return False
-    return True
+    return find_spec("IPython") is not None
 
 
 def ordered(found: Ended) -> list[list[Any]]:

@@ -122,6 +122,7 @@ class Stream:
     schema: Schema = SCHEMA
     config: dict[str, Any] = field(default_factory=lambda: {"lr": 3e-4, "precision": "fp16"})
     tags: dict[str, str] = field(default_factory=lambda: {"team": "speech"})
+    environment: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0", "device": "NVIDIA H200"})
     offset: int = 0
     items: list[frames.Item] = field(default_factory=list)
     rows: list[frames.Steps] = field(default_factory=list)
@@ -141,7 +142,7 @@ class Stream:
             project=self.project,
             config=self.config,
             tags=self.tags,
-            environment={"torch": "2.13.0", "device": "NVIDIA H200"},
+            environment=self.environment,
         )
 
     def time(self, step: int) -> int:

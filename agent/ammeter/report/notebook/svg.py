@@ -18,6 +18,10 @@ LOGARITHMIC = (DRAWN["scale"], DRAWN["grad_norm"])
 """Curves whose values differ by powers."""
 
 
+MAX_LINEAR_RATIO = 1000.0
+"""Of the highest to the lowest value of other curves: beyond it a pixel hides the course of the small ones."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """One curve as it is drawn.
@@ -55,7 +59,7 @@ def _panel(curve: Curve, top: int) -> Panel:
     if not curve.has_line:
         return Panel(top, height, curve.title, _note(curve), "", "", "", (), marks)
     low, high = float(min(curve.low[curve.low == curve.low])), float(max(curve.high[curve.high == curve.high]))
-    is_log = curve.title in LOGARITHMIC and low > 0 and high / low > 2
+    is_log = low > 0 and high / low > (2 if curve.title in LOGARITHMIC else MAX_LINEAR_RATIO)
     place = _placed(low, high, is_log)
     corners = [
         (_x(slot), place(value))

@@ -13,7 +13,7 @@ const STEPS_AROUND = 60;
 const OCCASIONAL = new Set(["val_loss"]);
 
 const CHARTS = [
-  { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, format: scale, marksSkipped: true, empty: "No loss scaler: bfloat16 and float32 need none." },
+  { title: "Loss scale", names: ["scale"], words: ["scale"], log: 2, format: scale, marksSkipped: true, empty: "No loss scale was recorded. bfloat16 and float32 need none." },
   { title: "Gradient norm", names: ["grad_norm"], words: ["L2 norm, unscaled"], log: 10, format: short, empty: "Not measured yet." },
   { title: "Loss", names: ["loss", "val_loss"], words: ["training", "validation"], format: short, empty: "Not measured yet. run.log(loss=...) sets it.", losses: true },
 ];

@@ -32,15 +32,26 @@ function numbers(run) {
   const latest = run.latest ?? {};
   const counters = run.counters ?? {};
   const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
+  const unknown = isImported(run) ? "not in the history" : null; // what an imported history does not say is no zero
   return [
     { name: "Step", value: integer(run.last_step), under: run.last_step_time, since: true, also: attempt(run) },
     loss(run, latest),
-    { name: "Loss scale", value: latest.scale === undefined ? "no scaler" : scaleLong(latest.scale), bad: latest.scale < 1 },
+    { name: "Loss scale", ...scaleOf(latest, unknown), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
-    { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "" },
+    unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "" },
     { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
   ];
+}
+
+function scaleOf({ scale }, unknown) {
+  if (scale !== undefined) return { value: scaleLong(scale) };
+  return unknown ? { value: "–", under: unknown } : { value: "no scaler" };
+}
+
+// The run was made of a history of another tool; nothing watched it.
+function isImported({ environment }) {
+  return Boolean(environment?.imported_from);
 }
 
 // Several losses have their names below; so has a loss that is known only from backward().
@@ -88,16 +99,18 @@ function overhead({ overhead_seconds, step_seconds }) {
 }
 
 function factsOf(run) {
+  const hasTimes = !run.environment?.imported_times;
   const lasted = run.started ? (Date.parse(run.ended ?? run.last_step_time ?? run.started) - Date.parse(run.started)) / 1000 : 0;
   return [
     run.project,
+    isImported(run) ? `imported from ${run.environment.imported_from}: ${run.environment.imported_source}` : null,
     run.precision,
     run.device_model,
     run.torch_version ? `torch ${run.torch_version}` : null,
     run.world_size > 1 ? `${run.ranks_reporting} of ${run.world_size} ranks reporting` : null,
-    run.started ? `started ${moment(run.started)}` : null,
-    run.ended ? `${run.state} ${moment(run.ended)}` : null,
-    lasted > 1 ? span(lasted) : null,
+    hasTimes && run.started ? `started ${moment(run.started)}` : null,
+    hasTimes && run.ended ? `${run.state} ${moment(run.ended)}` : null,
+    hasTimes && lasted > 1 ? span(lasted) : null,
   ].filter(Boolean);
 }
 

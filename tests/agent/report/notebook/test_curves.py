@@ -57,6 +57,18 @@ def test_the_newest_attempt_of_the_lowest_rank_is_drawn(tmp_path: Path) -> None:
     assert 7.0 == curves(tmp_path)["loss"].newest
 
 
+def test_a_loss_that_explodes_is_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    stream = Stream()
+    for power in range(20):
+        stream.good(loss=10.0**power)
+    written(stream, tmp_path)
+    (panel,) = svg.panels_of([curves(tmp_path)["loss"]])
+    assert "loss (logarithmic)" == panel.title
+    heights = [y for _, y in panel.dots]
+    assert heights == sorted(heights, reverse=True)
+    assert max(heights) - min(heights) == svg.PLOT_HEIGHT
+
+
 def test_a_constant_curve_is_in_the_middle_and_one_value_is_a_dot(tmp_path: Path) -> None:
     written(Stream().good(loss=3.0), tmp_path)
     (panel,) = svg.panels_of([curves(tmp_path)["loss"]])

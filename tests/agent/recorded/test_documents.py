@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.agent.kernel import executed
 from tests.agent.report.notebook.test_report import Elements
 from tests.house import tree
 from tests.parts import library
@@ -16,26 +15,6 @@ from tests.parts import library
 pytestmark = pytest.mark.long
 
 NOTEBOOK = tree.ROOT / "examples" / "notebook.ipynb"
-
-
-def executed(notebook: Any, folder: Path) -> Any:
-    """Runs all cells in a kernel of this Python, whose journals are in the folder."""
-    managing = library("jupyter_client.manager")
-    client = library("nbclient").NotebookClient(
-        notebook,
-        timeout=120,
-        kernel_manager_class=managing.AsyncKernelManager,
-        resources={"metadata": {"path": str(folder)}},
-    )
-    client.km = client.create_kernel_manager()
-    client.km._kernel_spec = library("jupyter_client.kernelspec").KernelSpec(
-        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], display_name="", language="python"
-    )
-    environment = {**os.environ, "AMMETER_DIR": str(folder / "runs"), "IPYTHONDIR": str(folder / "ipython")}
-    with client.setup_kernel(env=environment, cwd=str(folder)):
-        for index, cell in enumerate(notebook.cells):
-            client.execute_cell(cell, index)
-    return notebook
 
 
 def shown(cell: Any) -> dict[str, str]:
@@ -48,7 +27,6 @@ def shown(cell: Any) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    library("ipykernel")
     notebook = library("nbformat").read(NOTEBOOK, as_version=4)
     code: list[Any] = [
         cell for cell in executed(notebook, tmp_path_factory.mktemp("kernel")).cells if cell.cell_type == "code"

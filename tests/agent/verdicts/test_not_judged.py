@@ -2,12 +2,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ammeter import verdicts
 from ammeter.counters.readings import CENSUS, COLUMNS
+from ammeter.counters.stream import advance
+from ammeter.verdicts import ALL, STREAM_VERDICTS
 from ammeter.verdicts.framework.readings import NOUNS, Readings, RunFacts
 from ammeter.verdicts.not_judged import VERDICTS, NotJudged, not_judged, sentences
+from ammeter.wire.frames import IMPORTED
+from tests.agent.stream_builder import Stream
+from tests.agent.stream_judgement import views
 
 FULL = {
     "scale": 5000,
@@ -165,3 +171,26 @@ def test_facts_of_an_unknown_stream_exclude_every_special_verdict() -> None:
     assert {"gradient-spike", "sign-flip", "stagnation", "nonfinite-weights"} == {
         verdict.id for verdict in VERDICTS if verdict.applies(RunFacts())
     }
+
+
+def test_a_history_suffices_only_by_columns_that_the_verdict_reads() -> None:
+    assert {} == {verdict.id: verdict.history for verdict in ALL if not set(verdict.history) <= set(verdict.columns)}
+
+
+def test_in_an_imported_history_only_verdicts_whose_columns_are_there_are_judged() -> None:
+    stream = Stream(())
+    stream.frames[0] = msgspec.structs.replace(stream.frames[0], environment={IMPORTED: "csv"})
+    for _ in range(300):
+        stream.step(loss=1.0, grad_norm=1.0)
+    for cut in (views(stream.frames), views(stream.frames, range(0, 400, 7))):
+        counters: dict[str, Any] = {}
+        for view in cut:
+            counters = advance(counters, view)
+        found = {entry.verdict: entry.column for entry in not_judged([(counters, None)])}
+        assert {"diverged", "nonfinite-loss", "nonfinite-gradient"} == {
+            verdict.id for verdict in STREAM_VERDICTS if verdict.id not in found
+        }
+        assert ("applied", "val_loss") == (found["gradient-spike"], found["nonfinite-validation"])
+        assert "Not judged, because the imported history does not have what they read: " in "".join(
+            sentences(not_judged([(counters, None)]))
+        )

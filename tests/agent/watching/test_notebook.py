@@ -16,6 +16,7 @@ from ammeter import journal
 from ammeter.torch_hooks import patch
 from ammeter.wire.frames import Bye
 from tests import forked
+from tests.agent.kernel import executed, printed
 from tests.agent.programs import Ended, bye, steps
 from tests.agent.training import stream
 
@@ -71,6 +72,10 @@ def _has_ipython() -> bool:
     return find_spec("IPython") is not None
 
 
+def _has_kernel() -> bool:
+    return find_spec("ipykernel") is not None and find_spec("nbclient") is not None
+
+
 def ordered(found: Ended) -> list[list[Any]]:
     return sorted(found.streams(), key=lambda frames: frames[0].started)
 
@@ -120,6 +125,29 @@ def test_an_interrupted_cell_goes_on_in_the_same_run(kind: str, tmp_path: Path) 
     assert ["steps 2", "steps 5"] == [line for line in found.out.splitlines() if line.startswith("steps")]
     (frames,) = found.streams()
     assert ([0, 1, 2, 3, 4], ("exit", "")) == (steps(frames), bye(frames))
+
+
+ENDLESS = (
+    "step = 0\nwhile True:\n" + "".join(f"    {line}\n" for line in TRAIN.strip().splitlines()) + "    step += 3\n"
+)
+ASKED = "found = run.report().as_json()['summary']['steps']; print(step, found, run.step + 1)"
+
+
+@pytest.mark.skipif("not _has_kernel()", reason="no ipykernel")
+def test_a_kernel_that_is_interrupted_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    cells = [new_code_cell(source) for source in (MODEL + WATCH, ENDLESS, ASKED, TRAIN, ASKED)]
+    notebook = new_notebook(cells=cells)
+    executed(notebook, tmp_path, timeout=20, interrupt_on_timeout=True, allow_errors=True)
+    assert ["KeyboardInterrupt"] == [output.ename for output in cells[1].outputs if output.output_type == "error"]
+    counted, recorded, closed = map(int, printed(cells[2]).split())
+    assert counted <= recorded == closed <= counted + 3
+    assert [str(recorded + 3), str(closed + 3)] == printed(cells[4]).split()[1:]
+    (run,) = (tmp_path / "runs").iterdir()
+    (folder,) = journal.streams(run)
+    frames = [entry.frame for entry in journal.read(folder)]
+    assert list(range(recorded + 3)) == steps(frames)
 
 
 HALF_A_STEP = """

@@ -64,4 +64,4 @@ def report_of(path: Path | None) -> RunReport:
 def short_html(path: Path | None, title: str) -> str:
     """Returns a run's name, state and findings as HTML, without curves."""
     shown = report_of(path)
-    return page.short(shown._report, title) if shown._report else page.message(f"{title}. {shown.reason}")
+    return page.short(shown._report, title) if shown._report else page.message(shown.reason)

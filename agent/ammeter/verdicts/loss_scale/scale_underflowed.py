@@ -133,7 +133,7 @@ VERDICT = Verdict(
     columns=("scale", "applied"),
     events=("weights.nonfinite", "scaler.seen"),
     state=State,
-    history=("scale", "skipped", "applied"),
+    history=("scale", "applied"),
     judge=judge,
     explains=("nonfinite-weights", "nonfinite-gradient", "nonfinite-loss", "scale-collapse", "gradient-underflow"),
 )

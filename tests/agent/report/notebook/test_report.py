@@ -123,6 +123,7 @@ def test_without_a_watched_run_the_report_says_so_and_raises_nothing(tmp_path: P
         assert str(report).startswith(reason)
         assert reason in Elements(report._repr_html_()).text
         assert ([], {}) == (list(report.findings), report.as_json())
+    assert "Nothing is watched: there is no report." == Elements(Run()._repr_html_()).text
 
 
 def test_a_live_run_reports_its_last_closed_step(tmp_path: Path) -> None:

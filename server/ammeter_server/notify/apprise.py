@@ -53,9 +53,9 @@ def channel(route: Route) -> Channel:
             reason = conceal("; ".join(reasons))
             raise DeliveryError(reason[:1000] or "Apprise could not deliver the message and gave no reason")
 
-    identity = " ".join((url, *route.projects, *route.severities))
+    identity = " ".join((url, *route.filter.words))
     name = f"{scheme}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-    return Channel(name, send, projects=route.projects, severities=route.severities)
+    return Channel(name, send, filter=route.filter)
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
-from ammeter_server.config.notify_routes import Route
+from ammeter_server.config.notify_routes import EVERYTHING, Filter, Route, Subject, wanting
 from ammeter_server.config.settings import Settings
 
 Message = dict[str, Any]
@@ -30,22 +29,20 @@ class Channel:
         send: Sends up to `most` messages at once. Raises DeliveryError.
         stateful: The receiver stores alerts, as an Alertmanager does. An alert is sent repeatedly until it is resolved,
             and for a while after that.
-        projects: Patterns with * and ? of the projects whose incidents go there; empty for all.
-        severities: The severities that go there; empty for all.
+        filter: The incidents that go there.
     """
 
     name: str
     send: Callable[[Sequence[Message]], None]
     most: int = 1
     stateful: bool = False
-    projects: tuple[str, ...] = ()
-    severities: tuple[str, ...] = ()
+    filter: Filter = EVERYTHING
 
-    def wants(self, project: str, severity: str) -> bool:
-        """Whether incidents of this kind go there."""
-        return (not self.severities or severity in self.severities) and (
-            not self.projects or any(fnmatchcase(project, pattern) for pattern in self.projects)
-        )
+
+def receivers(channels: Sequence[Channel], subject: Subject) -> list[Channel]:
+    """Returns the channels that receive a subject."""
+    wanted = wanting([channel.filter for channel in channels], subject)
+    return [channel for channel, wants in zip(channels, wanted, strict=True) if wants]
 
 
 def open_channels(settings: Settings) -> dict[str, Channel]:

@@ -1,30 +1,29 @@
 """Formats notifications of incidents and writes them into the outbox, in the transaction that changes the incidents.
 
 A stateless channel gets a message for each opening and each end. A stateful channel has one row for each alert, which
-is sent repeatedly until the incident is closed; a superseded incident passes its row on to its cause.
+is sent repeatedly until the incident is closed; a superseded incident passes its row on to its cause. If other channels
+receive the cause than its consequence, they get its opening, and those of the consequence its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ammeter.wire import printable
 from ammeter_server.config.links import Links
+from ammeter_server.config.notify_routes import Subject
 from ammeter_server.db import Connection, Row
 from ammeter_server.db.queries import outbox
-from ammeter_server.incidents.lifecycle import Incident, IncidentChange, Kind
-from ammeter_server.incidents.runbook_text import alert_name, first_steps
-from ammeter_server.notify.alertmanager import stamp
-from ammeter_server.notify.channel import Channel, Message
+from ammeter_server.incidents.lifecycle import Incident, IncidentChange
+from ammeter_server.incidents.verdict_classes import class_of
+from ammeter_server.notify.channel import Channel, Message, receivers
+from ammeter_server.notify.messages import alert, message, silence
+from ammeter_server.runs.ownership import RunLabels, labels_of
 
 REOPEN_QUIET_NS = 5 * 60 * 10**9
 """Between two messages that the same incident has opened. The second message of a flapping incident waits, and is
 dropped where the incident is closed by then."""
-
-MAX_NAME_CHARS = 300
-"""Of a name from a run, in a title or a line."""
 
 
 @dataclass(frozen=True)
@@ -36,39 +35,82 @@ class OutboxWriter:
 
     def enqueue(self, connection: Connection, run: Row[Any], changes: Sequence[IncidentChange], now: int) -> bool:
         """Writes the notifications of these changes. Returns whether any is due now."""
+        labels = labels_of(run)
         stateful = [channel for channel in self.channels if channel.stateful]
-        for incident, heir in _successions(changes):
+        for incident, heir in _silent_successions(changes):
             for channel in stateful:
                 outbox.transfer(connection, run.id, incident.id, heir.id, channel.name)
-        due_now = [self._enqueue_change(connection, run, change, now) for change in changes]
+        due_now = [self._enqueue_change(connection, labels, change, now) for change in changes]
+        due_now += list(self._hand_over(connection, labels, changes, now))
         return any(due_now)
 
     def silence(self, connection: Connection, run: Row[Any], incident: Incident, by: str, now: int) -> None:
         """Sends a silence to stateful channels; the others get no messages while an incident is silenced."""
-        for channel in self.channels:
-            if channel.stateful and channel.wants(run.project, incident.severity):
+        for channel in self._receivers(labels_of(run), incident):
+            if channel.stateful:
                 rows = outbox.live(connection, run.id, incident.id, channel.name)
                 for row in (row for row in rows if row.kind == "opened"):
                     body = silence(row.message["alert"]["labels"], incident.silenced or now, by, now)
                     request = {"kind": "silenced", "silence": body}
                     outbox.add(connection, run.id, incident.id, channel.name, request, now, now)
 
-    def _enqueue_change(self, connection: Connection, run: Row[Any], change: IncidentChange, now: int) -> bool:
+    def _receivers(self, run: RunLabels, incident: Incident) -> list[Channel]:
+        verdict = incident.verdict
+        subject = Subject(run.project, incident.severity, run.owner, verdict, class_of(verdict))
+        return receivers(self.channels, subject)
+
+    def _enqueue_change(self, connection: Connection, run: RunLabels, change: IncidentChange, now: int) -> bool:
         incident = change.incident
-        channels = [channel for channel in self.channels if channel.wants(run.project, incident.severity)]
-        kind = change.notification if incident.silenced is None or incident.silenced <= now else None
+        channels = self._receivers(run, incident)
+        kind = None if _is_silenced(incident, now) else change.notification
         stateless = [channel for channel in channels if kind and not channel.stateful]
-        news = message(kind, incident, run.name, run.project, self.links) if kind and stateless else {}
+        news = message(kind, incident, run, self.links) if kind and stateless else {}
         due_now = [_enqueue_news(connection, incident, channel.name, news, now) for channel in stateless]
         stateful = [channel for channel in channels if channel.stateful]
-        firing = message("opened", incident, run.name, run.project, self.links) if stateful else {}
+        firing = message("opened", incident, run, self.links) if stateful else {}
         if firing:
-            firing["alert"] = alert(incident, firing["body"], run.name, run.project, self.links)
+            firing["alert"] = alert(incident, firing["body"], run, self.links)
         due_now += [_sync_alert(connection, change, channel.name, firing, now) for channel in stateful]
         return any(due_now)
 
+    def _hand_over(
+        self, connection: Connection, run: RunLabels, changes: Sequence[IncidentChange], now: int
+    ) -> Iterator[bool]:
+        """Tells stateless channels about a cause that goes to others than the incidents that it supersedes."""
+        for heir, superseded in _handovers(changes, now):
+            new = {channel.name for channel in self._receivers(run, heir.incident) if not channel.stateful}
+            told: set[str] = set()
+            for incident in superseded:
+                names = {channel.name for channel in self._receivers(run, incident) if not channel.stateful}
+                told |= names
+                if not _is_silenced(incident, now):
+                    end = message("resolved", incident, run, self.links)
+                    yield from (_enqueue_news(connection, incident, name, end, now) for name in sorted(names - new))
+            if heir.notification is None and heir.incident.state == "open" and not _is_silenced(heir.incident, now):
+                begin = message("opened", heir.incident, run, self.links)
+                yield from (_enqueue_news(connection, heir.incident, name, begin, now) for name in sorted(new - told))
 
-def _successions(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
+
+def _is_silenced(incident: Incident, now: int) -> bool:
+    return incident.silenced is not None and incident.silenced > now
+
+
+def _handovers(changes: Iterable[IncidentChange], now: int) -> Iterable[tuple[IncidentChange, list[Incident]]]:
+    """Open causes, each with the incidents that it supersedes now."""
+    changes = tuple(changes)
+    superseded = [
+        change.incident
+        for change in changes
+        if change.incident.closed_reason == "superseded" and change.incident.closed == now
+    ]
+    for heir in changes:
+        explained = {consequence["verdict"] for consequence in heir.incident.consequences}
+        inherited = [incident for incident in superseded if incident.verdict in explained]
+        if heir.incident.is_open and inherited:
+            yield heir, inherited
+
+
+def _silent_successions(changes: Iterable[IncidentChange]) -> Iterable[tuple[Incident, Incident]]:
     """Superseded incidents, each with the incident that takes its place without a notification."""
     causes = [other.incident for other in changes if other.incident.is_open and other.notification is None]
     for change in changes:
@@ -138,84 +180,3 @@ def _restarted(kind: str, now: int) -> dict[str, Any]:
 def _with_annotations(row: Row[Any], current: Message) -> Message:
     sent: Message = row.message["alert"]
     return {**row.message, "alert": {**sent, "annotations": current["alert"]["annotations"]}}
-
-
-def title_of(incident: Incident, run_name: str) -> str:
-    """Title, run and step of an incident."""
-    return f"{_short(incident.title)}: {_short(run_name or incident.run)}, step {incident.first_step}"
-
-
-def message(kind: Kind, incident: Incident, run_name: str, project: str, links: Links) -> dict[str, Any]:
-    """The notification as {kind, severity, title, body}."""
-    head = f"[{incident.severity}]" if kind == "opened" else "[resolved]"
-    name = _short(run_name or incident.run)
-    return {
-        "kind": kind,
-        "severity": incident.severity,
-        "title": f"{head} {title_of(incident, run_name)}",
-        "body": "\n".join(_lines(kind, incident, name, project, links)),
-    }
-
-
-def _lines(kind: Kind, incident: Incident, name: str, project: str, links: Links) -> list[str]:
-    lines = []
-    if kind == "resolved":
-        lines.append(f"Closed: {incident.closed_reason}.")
-    lines += [f"Cause: {printable.sentence(incident.cause)}", f"Fix: {printable.sentence(incident.fix)}", ""]
-    facts = {
-        "Verdict": f"{incident.verdict} ({incident.severity})",
-        "Run": f"{name} ({incident.run})",
-        "Project": _short(project),
-        "Step": f"{incident.first_step}, found at {incident.opened_step}, last seen at {incident.last_step}",
-        "Rank": str(incident.rank),
-        "Tensor": incident.tensor,
-        "Module": incident.module,
-        "Called at": incident.caller,
-        "Also": "; ".join(consequence["title"] or consequence["verdict"] for consequence in incident.consequences),
-    }
-    lines += [f"{label}: {_short(fact)}" for label, fact in facts.items() if fact]
-    lines += ["", f"Page: {links.run(incident.run)}", f"Runbook: {links.runbook(incident.verdict)}"]
-    return lines
-
-
-def _short(text: str) -> str:
-    return printable.shortened(printable.name(text), MAX_NAME_CHARS)
-
-
-def alert(incident: Incident, body: str, run_name: str, project: str, links: Links) -> dict[str, Any]:
-    """An incident as an alert of Alertmanager's API."""
-    labels = {
-        "alertname": alert_name(incident.verdict),
-        "severity": incident.severity,
-        "project": project,
-        "run": incident.run,
-        "verdict": incident.verdict,
-    }
-    annotations = {
-        "summary": title_of(incident, run_name),
-        "description": body,
-        "runbook_url": links.runbook(incident.verdict),
-        "first_steps": first_steps(incident.verdict),
-    }
-    return {
-        "labels": {name: value for name, value in labels.items() if value},
-        "annotations": {name: value for name, value in annotations.items() if value},
-        "startsAt": stamp(incident.opened),
-        "generatorURL": links.run(incident.run),
-    }
-
-
-def silence(labels: Mapping[str, str], until: int, by: str, now: int) -> dict[str, Any]:
-    """A silence of exactly one alert, whatever its severity becomes."""
-    matchers = [
-        {"name": name, "value": labels[name], "isRegex": False, "isEqual": True}
-        for name in ("alertname", "run", "project")
-        if name in labels
-    ]
-    return {
-        "matchers": matchers,
-        "startsAt": stamp(now),
-        "endsAt": stamp(until),
-        "createdBy": by or "Ammeter",
-        "comment": "silenced in Ammeter",
-    }

@@ -17,6 +17,7 @@ from ammeter.verdicts.framework.finding import Verdict
 from ammeter_server.config.links import Links
 from ammeter_server.context import ContextDep
 from ammeter_server.incidents.runbook_text import alert_name
+from ammeter_server.incidents.verdict_classes import class_of
 from ammeter_server.prometheus import slo
 from ammeter_server.prometheus.rule_types import Alert
 from ammeter_server.prometheus.slo import Objective
@@ -128,7 +129,7 @@ def _incident_alert(verdict: Verdict, links: Links) -> Alert:
         summary=f"{verdict.title}: run {{{{ $labels.run }}}} of project {{{{ $labels.project }}}}",
         description=f"{verdict.question} Yes. The run's page has cause and fix: {links.run('{{ $labels.run }}')}",
         linger=LINGER_TIME,
-        labels={"run": "{{ $labels.run }}"},
+        labels={"run": "{{ $labels.run }}", "class": class_of(verdict.id)},
     )
 
 

@@ -19,7 +19,8 @@ from ammeter.wire.frames import Batch, Event, Hello, Schema, Tensor
 from ammeter_server.config.links import Links
 from ammeter_server.db.queries import paging as pages_of
 from ammeter_server.incidents.lifecycle import Incident
-from ammeter_server.notify.outbox_writer import message
+from ammeter_server.notify.messages import message
+from ammeter_server.runs.ownership import RunLabels
 from tests.server.databases import postgresql
 from tests.server.feeding import BEGIN, STEP, Stream, break_down, serving, train, wait_until
 
@@ -110,7 +111,7 @@ def test_a_notification_of_a_hostile_name_has_the_lines_of_any_other() -> None:
             run="r", id="r.v.1", verdict="v", number=1, severity="page", state="open", times=1, opened=1, first_step=1,
             opened_step=1, last_step=1, stream="s", rank=0, tensor=said, module=said, caller=said, **given,
         )  # fmt: skip
-        sent = message("opened", incident, said, said, Links("http://page"))
+        sent = message("opened", incident, RunLabels(said, said, said, said), Links("http://page"))
         assert sent["title"].isprintable()
         assert all(line.isprintable() for line in sent["body"].split("\n"))
         shapes.append([line.partition(":")[0] for line in sent["body"].split("\n")])

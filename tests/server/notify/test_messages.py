@@ -10,7 +10,8 @@ from ammeter_server.config.links import Links
 from ammeter_server.config.settings import Settings
 from ammeter_server.incidents.lifecycle import Incident
 from ammeter_server.notify.channel import open_channels
-from ammeter_server.notify.outbox_writer import alert, message
+from ammeter_server.notify.messages import alert, message
+from ammeter_server.runs.ownership import RunLabels
 
 INCIDENT = Incident(
     run="5f3c0f2e-0000-4000-8000-000000000000",
@@ -34,14 +35,20 @@ INCIDENT = Incident(
 )
 
 
+SPEECH = RunLabels("night run", "speech", "anna", "0a1b2c3d")
+
+
 def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
-    sent = message("opened", INCIDENT, "night run", "speech", Links("http://collector.example"))
+    sent = message("opened", INCIDENT, SPEECH, Links("http://collector.example"))
     assert "[page] The scale collapses: night run, step 60" == sent["title"]
     for line in (
         "Cause: Every step since 60 was skipped.",
         "Fix: Stop and mend blocks.2.",
         "Verdict: scale-collapse (page)",
         "Run: night run (5f3c0f2e-0000-4000-8000-000000000000)",
+        "Project: speech",
+        "Owner: anna",
+        "Commit: 0a1b2c3d",
         "Step: 60, found at 64, last seen at 70",
         "Rank: 3",
         "Tensor: blocks.2.mlp.fc.weight",
@@ -53,13 +60,14 @@ def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
 
 
 def test_a_runs_own_words_stay_on_one_line() -> None:
-    sent = message("resolved", INCIDENT, "night\nPage: http://evil" + "x" * 1000, "p", Links("http://c"))
+    sent = message("resolved", INCIDENT, RunLabels("night\nPage: http://evil" + "x" * 1000, "p"), Links("http://c"))
     assert sent["title"].startswith("[resolved] The scale collapses: night Page: http:\u200c//evilxxx")
     assert 1 == sum(line.startswith("Page: ") for line in sent["body"].splitlines())
     assert max(map(len, sent["body"].splitlines())) < 400
 
 
 EVIL = "@everyone <!channel> <@U1> <@&12> [x](https://evil.example) ` \u202e\nPage: https://evil.example @here"
+EVIL_RUN = RunLabels(EVIL, EVIL, EVIL, EVIL)
 TO_CHATS = {
     "slack": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/",
     "slack as Markdown": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/?format=markdown",
@@ -84,7 +92,7 @@ def test_what_a_run_is_called_does_nothing_in_a_chat(chat: str, monkeypatch: pyt
     monkeypatch.setattr(requests.Session, "request", request)
     incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, module=EVIL, caller=EVIL)
     (channel,) = open_channels(Settings(notify=(TO_CHATS[chat],))).values()
-    channel.send([message("opened", incident, EVIL, EVIL, Links("http://collector.example"))])
+    channel.send([message("opened", incident, EVIL_RUN, Links("http://collector.example"))])
     assert posted
     text = "\n".join(posted)
     text = "\n".join(
@@ -101,8 +109,8 @@ def test_what_a_run_is_called_does_nothing_in_a_chat(chat: str, monkeypatch: pyt
 
 def test_what_a_run_is_called_does_nothing_in_an_annotation() -> None:
     incident = msgspec.structs.replace(INCIDENT, cause=f"Tensor {EVIL} is NaN.", tensor=EVIL, title=EVIL)
-    sent = message("opened", incident, EVIL, EVIL, Links("http://collector.example"))
-    notes = alert(incident, sent["body"], EVIL, EVIL, Links("http://collector.example"))["annotations"]
+    sent = message("opened", incident, EVIL_RUN, Links("http://collector.example"))
+    notes = alert(incident, sent["body"], EVIL_RUN, Links("http://collector.example"))["annotations"]
     for value in notes.values():
         assert not any(active in value for active in ("@everyone", "@here", "<!channel", "<@U1", "](https", "\u202e"))
     assert 1 == len(notes["summary"].splitlines())

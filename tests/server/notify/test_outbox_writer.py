@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.config.notify_routes import Filter
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store
 from ammeter_server.db.queries import outbox as query
@@ -58,7 +59,7 @@ def again(finding: Finding, times: int, **changes: Any) -> Finding:
 
 
 def test_an_alert_is_told_again_until_it_is_over_and_for_a_while_after(store: Store) -> None:
-    judge, run = judging(store, HOLDS), add_run(store)
+    judge, run = judging(store, HOLDS), add_run(store, tags={"owner": "anna"})
     stream = add_stream(store, run)
     conclude(store, run, stream, PAGE)
     judge.judge(run, NOW)
@@ -69,6 +70,8 @@ def test_an_alert_is_told_again_until_it_is_over_and_for_a_while_after(store: St
         "project": "speech",
         "run": run,
         "verdict": "scale-collapse",
+        "class": "ml",
+        "owner": "anna",
     } == alert.message["alert"]["labels"]
     assert "http://collector.example/runbooks/scale-collapse" == alert.message["alert"]["annotations"]["runbook_url"]
     assert [] == send(store, NOW + ALERT_REPEAT_NS - 1)
@@ -190,8 +193,8 @@ def test_an_incident_that_comes_and_goes_is_told_once_in_five_minutes(store: Sto
 
 
 def test_a_channel_is_told_of_its_projects_and_severities_alone(store: Store) -> None:
-    pages = Channel("pager", lambda _: None, severities=("page",), projects=("sp*",))
-    others = Channel("others", lambda _: None, projects=("vision",))
+    pages = Channel("pager", lambda _: None, filter=Filter(severities=("page",), projects=("sp*",)))
+    others = Channel("others", lambda _: None, filter=Filter(projects=("vision",)))
     judge, run = judging(store, pages, others, HEARS), add_run(store)
     stream = add_stream(store, run)
     conclude(store, run, stream, TICKET)
@@ -200,6 +203,40 @@ def test_a_channel_is_told_of_its_projects_and_severities_alone(store: Store) ->
     conclude(store, run, stream, PAGE)
     judge.judge(run, NOW + SECOND)
     assert {"chat", "pager"} == {row.channel for row in rows(store, outbox)}
+
+
+STORM = msgspec.structs.replace(TICKET, verdict="nonfinite-gradient", severity="page", title="NaN")
+KERNEL = Finding("kernel-nan", "page", 5, 6, 9, "why", "do", "A kernel makes NaN")
+ML = Channel("ml", lambda _: None, filter=Filter(classes=("ml",)))
+PLATFORM = Channel("platform", lambda _: None, filter=Filter(classes=("platform",)))
+
+
+def test_a_cause_of_another_class_reaches_its_own_channel_and_ends_its_consequence_on_the_first(store: Store) -> None:
+    judge, run = judging(store, ML, PLATFORM, HEARS), add_run(store)
+    stream = add_stream(store, run)
+    conclude(store, run, stream, STORM)
+    judge.judge(run, NOW)
+    assert [["opened"], [], ["opened"]] == [[row.kind for row in told(store, each)] for each in (ML, PLATFORM, HEARS)]
+    send(store, NOW)
+    conclude(store, run, stream, KERNEL)
+    judge.judge(run, NOW + SECOND)
+    judge.judge(run, NOW + 2 * SECOND)
+    heard = [[row.kind for row in told(store, each)] for each in (ML, PLATFORM, HEARS)]
+    assert [["opened", "resolved"], ["opened"], ["opened"]] == heard
+    assert "Closed: superseded." in told(store, ML)[1].message["body"]
+    assert "A kernel makes NaN" in told(store, PLATFORM)[0].message["title"]
+
+
+def test_nobody_new_hears_of_a_cause_that_somebody_has_acknowledged(store: Store) -> None:
+    judge, run = judging(store, ML, PLATFORM), add_run(store)
+    stream = add_stream(store, run)
+    conclude(store, run, stream, STORM)
+    judge.judge(run, NOW)
+    send(store, NOW)
+    ManualActions(store, judge.outbox_writer).acknowledge(rows(store, incidents)[0].id, NOW + SECOND)
+    conclude(store, run, stream, KERNEL)
+    judge.judge(run, NOW + 2 * SECOND)
+    assert [["opened", "resolved"], []] == [[row.kind for row in told(store, each)] for each in (ML, PLATFORM)]
 
 
 def test_of_a_silenced_incident_nobody_hears_until_the_silence_ends_and_then_once(store: Store) -> None:

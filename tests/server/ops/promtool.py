@@ -80,7 +80,7 @@ def fired_alert(alert: Alert, labels: Mapping[str, str]) -> dict[str, Any]:
         return text.replace("{{ $labels.run }}", labels["run"]).replace("{{ $labels.project }}", labels["project"])
 
     return {
-        "exp_labels": labels,
+        "exp_labels": {**labels, **{name: filled(text) for name, text in alert.labels.items()}},
         "exp_annotations": {
             "summary": filled(alert.summary),
             "description": filled(alert.description),

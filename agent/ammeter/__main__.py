@@ -1,4 +1,4 @@
-"""The command line: `ammeter COMMAND`."""
+"""The command line `ammeter`, whose commands USAGE lists."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ USAGE = """usage: ammeter COMMAND ...
   report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
   gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  compare A... --against B...    compare two groups of runs with several seeds each
   canary -- COMMAND              run a command briefly with and without mixed precision, and compare both
   export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
   import SOURCE --from FORMAT    make a run of a history of TensorBoard, W&B or MLflow, and judge it
@@ -47,6 +48,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "report": _report,
         "runbook": _runbook,
         "gate": _gate,
+        "compare": _compare,
         "canary": _canary,
         "export": _export,
         "import": _import,
@@ -80,6 +82,12 @@ def _gate(words: list[str]) -> int:
     from ammeter.report import gate
 
     return gate.main(words)
+
+
+def _compare(words: list[str]) -> int:
+    from ammeter import compare
+
+    return compare.main(words)
 
 
 def _canary(words: list[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -238,6 +238,21 @@ class Client:
         resource = Resource("/api/v1/runs/{run}/compare/{baseline}", {"run": run, "baseline": baseline})
         query = {"names": _columns(names), "from": first, "to": last, "points": points}
         return self._requests.decoded(resource, SentComparison, query).with_arrays()
+
+    def compare_groups(
+        self, a: Sequence[str], b: Sequence[str], *, metric: str | None = None, project: str | None = None,
+        ignore: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """Compares two groups of runs with several seeds each, and returns the decision as the API has it.
+
+        Args:
+            a, b: ids of runs; with a project also names and tags such as recipe=bf16, which mean all runs with them.
+            metric: such as val_loss; by default the first validation of all runs, else the training loss.
+            ignore: settings that may differ within a group, separated by commas.
+        """
+        resource = Resource("/api/v1/compare", {})
+        query = {"a": _columns(a), "b": _columns(b), "metric": metric, "project": project, "ignore": ignore or None}
+        return self._requests.decoded(resource, dict[str, Any], query)
 
     def _listed(self, resource: Resource, kind: type[T], query: Mapping[str, object]) -> Iterator[T]:
         following: str | None = None

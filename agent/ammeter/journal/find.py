@@ -63,6 +63,25 @@ def find_run(name: str, folder: Path) -> Path:
     raise NoJournal(f"there is no run {name!r} in {folder}; pass its folder, or the id or name of a run there")
 
 
+def find_group(selector: str, folder: Path) -> list[Path]:
+    """Finds the folders of all runs that the selector means, the oldest first.
+
+    The selector is the path of a run, the id or name of runs in `folder`, or a tag such as `recipe=bf16`.
+
+    Raises:
+        NoJournal: there is no such run.
+    """
+    if selector and Path(selector).is_dir():
+        return find_runs(Path(selector))
+    hellos = _named(selector, folder) or _tagged(selector, folder)
+    if not hellos:
+        raise NoJournal(
+            f"there is no run {selector!r} in {folder}; pass its folder, the id or name of a run there, or a tag"
+            " such as recipe=bf16"
+        )
+    return sorted(hellos, key=lambda run: hellos[run].started)
+
+
 def find_baseline(name: str, run: Path) -> Path:
     """Finds the folder of the baseline that `name` means.
 
@@ -158,15 +177,24 @@ def _start(run: Path) -> tuple[int, float]:
 
 def _named(name: str, folder: Path, is_beginning: bool = False) -> dict[Path, Hello]:
     """Returns the runs of a folder with this id or name, or its beginning, each with its earliest rank's hello."""
-    runs = [run for run in folder.iterdir() if run.is_dir() and journal.streams(run)] if folder.is_dir() else []
-    hellos = {run: hello for run in runs if (hello := _hello(run))}
+    if not name:
+        return {}
+    hellos = _hellos(folder)
     if is_beginning:
         return {
-            run: hello
-            for run, hello in hellos.items()
-            if name and (run.name.startswith(name) or hello.name.startswith(name))
+            run: hello for run, hello in hellos.items() if (run.name.startswith(name) or hello.name.startswith(name))
         }
-    return {run: hello for run, hello in hellos.items() if name and name in (run.name, hello.name)}
+    return {run: hello for run, hello in hellos.items() if name in (run.name, hello.name)}
+
+
+def _tagged(selector: str, folder: Path) -> dict[Path, Hello]:
+    key, equals, value = selector.partition("=")
+    return {run: hello for run, hello in _hellos(folder).items() if equals and str(hello.tags.get(key)) == value}
+
+
+def _hellos(folder: Path) -> dict[Path, Hello]:
+    runs = [run for run in folder.iterdir() if run.is_dir() and journal.streams(run)] if folder.is_dir() else []
+    return {run: hello for run in runs if (hello := _hello(run))}
 
 
 def _hello(run: Path) -> Hello | None:

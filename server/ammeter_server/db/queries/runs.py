@@ -75,6 +75,22 @@ def by_project(connection: Connection) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
+MAX_SEARCHED = 2_000
+"""Runs of a project, the newest, among which tags are searched: a document has no index."""
+
+
+def of_project(connection: Connection, project: str, since: int = 0, limit: int = MAX_SEARCHED) -> Rows:
+    """Returns the newest runs of a project that started after `since`, newest first."""
+    query: Select[Any] = select(*RUN_COLUMNS).where(runs.c.project == project, runs.c.started >= since)
+    return connection.execute(query.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(limit)).all()
+
+
+def named(connection: Connection, project: str, name: str) -> Rows:
+    """Returns the newest runs of a project with this name, newest first."""
+    query: Select[Any] = select(*RUN_COLUMNS).where(runs.c.project == project, runs.c.name == name)
+    return connection.execute(query.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(MAX_SEARCHED)).all()
+
+
 def existing(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Returns id -> (id, project) of those of the given runs that exist."""
     query: Select[Any] = select(runs.c.id, runs.c.project)

@@ -1,0 +1,1 @@
+"""Comparison of two groups of runs, each with several seeds."""

@@ -12,7 +12,8 @@ USAGE = """usage: ammeter COMMAND ...
   run -- COMMAND                 run a command and watch the training in it; the script stays unchanged
   report [PATH] [--baseline RUN] diagnose a run from its journal: findings with cause and fix; needs no server
   runbook VERDICT                show what to do about a finding
-  gate RUN BASELINE [limits]     check in CI whether a run is within limits of a baseline
+  gate RUN [BASELINE] [limits]   check in CI whether a run is within limits of a baseline
+  baseline pin RUN               pin a run as the baseline of its project or name
   compare A... --against B...    compare two groups of runs with several seeds each
   canary -- COMMAND              run a command briefly with and without mixed precision, and compare both
   export RUN --to FORMAT TARGET  copy a recorded run into a file or another tool
@@ -48,6 +49,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "report": _report,
         "runbook": _runbook,
         "gate": _gate,
+        "baseline": _baseline,
         "compare": _compare,
         "canary": _canary,
         "export": _export,
@@ -82,6 +84,12 @@ def _gate(words: list[str]) -> int:
     from ammeter.report import gate
 
     return gate.main(words)
+
+
+def _baseline(words: list[str]) -> int:
+    from ammeter.compare import baseline_command
+
+    return baseline_command.main(words)
 
 
 def _compare(words: list[str]) -> int:

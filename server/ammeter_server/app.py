@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from ammeter_server import web
 from ammeter_server.api import (
     audit,
+    baselines,
     compare,
     events,
     group_comparison,
@@ -90,6 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(endpoint.router)
     for module in (
         runs,
+        baselines,
         events,
         series,
         heatmap,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ammeter_server.db import Store, connect
-from ammeter_server.db.tables import findings, incidents, outbox, runs, streams, totals
+from ammeter_server.db.tables import baselines, findings, incidents, outbox, runs, streams, totals
 from tests.server.databases import migrate, postgresql
 
 
@@ -28,6 +28,6 @@ def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sto
     store = connect(url)
     yield store
     with store.writing() as connection:
-        for table in (outbox, incidents, findings, streams, runs, totals):
+        for table in (outbox, incidents, findings, streams, runs, totals, baselines):
             connection.execute(table.delete())
     store.close()

@@ -20,7 +20,16 @@ from ammeter.client.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from ammeter.client.resources import Attempt, ComparedCurve, Comparison, Event, Incident, Run, TensorStat
+from ammeter.client.resources import (
+    Attempt,
+    ComparedCurve,
+    Comparison,
+    Event,
+    Incident,
+    PinnedBaseline,
+    Run,
+    TensorStat,
+)
 
 __all__ = [
     "Attempt",
@@ -34,6 +43,7 @@ __all__ = [
     "Incident",
     "NotACollectorError",
     "NotFoundError",
+    "PinnedBaseline",
     "RefusedError",
     "Run",
     "TensorStat",

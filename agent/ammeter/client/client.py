@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
 from ammeter.client import curves
 from ammeter.client.curves import Curve
+from ammeter.client.parameters import column_names, instant, joined
 from ammeter.client.requests import Requests, Resource
-from ammeter.client.resources import Comparison, Event, Incident, Run, SentComparison, TensorStat
+from ammeter.client.resources import (
+    Comparison,
+    Event,
+    Incident,
+    PinnedBaseline,
+    PinnedBaselines,
+    Run,
+    SentComparison,
+    TensorStat,
+)
 from ammeter.environment.settings import settings
 
 T = TypeVar("T")
@@ -116,13 +125,13 @@ class Client:
         if run is not None:
             resource = Resource("/api/v1/runs/{run}/incidents", {"run": run})
         query = {
-            "state": _joined(state),
+            "state": joined(state),
             "severity": severity,
-            "verdict": _joined(verdict),
-            "rank": _joined(rank),
+            "verdict": joined(verdict),
+            "rank": joined(rank),
             "project": project,
-            "since": _time(since),
-            "until": _time(until),
+            "since": instant(since),
+            "until": instant(until),
             "page_size": page_size,
         }
         yield from self._listed(resource, Incident, query)
@@ -162,12 +171,12 @@ class Client:
             first, last: limits of the step, as the process counts it.
         """
         query = {
-            "name": _joined(name),
-            "rank": _joined(rank),
+            "name": joined(name),
+            "rank": joined(rank),
             "from": first,
             "to": last,
-            "since": _time(since),
-            "until": _time(until),
+            "since": instant(since),
+            "until": instant(until),
             "page_size": page_size,
         }
         yield from self._listed(Resource("/api/v1/runs/{run}/events", {"run": run}), Event, query)
@@ -197,8 +206,8 @@ class Client:
         """
         resource = Resource("/api/v1/runs/{run}/series", {"run": run})
         query: dict[str, object] = {
-            "names": _columns(names),
-            "rank": _joined(rank),
+            "names": column_names(names),
+            "rank": joined(rank),
             "from": first,
             "to": last,
             "points": points,
@@ -222,21 +231,24 @@ class Client:
         self, run: str, stat: str | Sequence[str] = "grad.norm", *, rank: int | None = None, page_size: int = 1000
     ) -> Iterator[TensorStat]:
         """Yields the latest reading of each tensor's statistics, in the order of the parameters."""
-        query = {"stat": _joined(stat), "rank": rank, "page_size": page_size}
+        query = {"stat": joined(stat), "rank": rank, "page_size": page_size}
         yield from self._listed(Resource("/api/v1/runs/{run}/tensors", {"run": run}), TensorStat, query)
 
     def compare(
-        self, run: str, baseline: str, *, names: str | Sequence[str] = (), first: int | None = None,
+        self, run: str, baseline: str | None = None, *, names: str | Sequence[str] = (), first: int | None = None,
         last: int | None = None, points: int = MAX_POINTS,
     ) -> Comparison:  # fmt: skip
         """Compares a run with a baseline at the steps of both.
 
         Args:
+            baseline: by default the one that the run names, or that is pinned for its name or project.
             names: further columns to return.
             first, last: limits of the curves' steps; numbers and findings always cover the whole run.
         """
-        resource = Resource("/api/v1/runs/{run}/compare/{baseline}", {"run": run, "baseline": baseline})
-        query = {"names": _columns(names), "from": first, "to": last, "points": points}
+        resource = Resource("/api/v1/runs/{run}/compare", {"run": run})
+        if baseline is not None:
+            resource = Resource("/api/v1/runs/{run}/compare/{baseline}", {"run": run, "baseline": baseline})
+        query = {"names": column_names(names), "from": first, "to": last, "points": points}
         return self._requests.decoded(resource, SentComparison, query).with_arrays()
 
     def compare_groups(
@@ -251,8 +263,30 @@ class Client:
             ignore: settings that may differ within a group, separated by commas.
         """
         resource = Resource("/api/v1/compare", {})
-        query = {"a": _columns(a), "b": _columns(b), "metric": metric, "project": project, "ignore": ignore or None}
+        query = {
+            "a": column_names(a),
+            "b": column_names(b),
+            "metric": metric,
+            "project": project,
+            "ignore": ignore or None,
+        }
         return self._requests.decoded(resource, dict[str, Any], query)
+
+    def baselines(self, project: str | None = None) -> list[PinnedBaseline]:
+        """Returns the runs that are pinned as baselines."""
+        return self._requests.decoded(Resource("/api/v1/baselines", {}), PinnedBaselines, {"project": project}).items
+
+    def pin_baseline(self, run: str, of: str = "project") -> list[PinnedBaseline]:
+        """Pins a run as the baseline of its project or, with of="name", of the runs with its name."""
+        return self._pinned(run, of, "POST")
+
+    def unpin_baseline(self, run: str, of: str = "project") -> list[PinnedBaseline]:
+        """Removes the pin of a run."""
+        return self._pinned(run, of, "DELETE")
+
+    def _pinned(self, run: str, of: str, method: str) -> list[PinnedBaseline]:
+        resource = Resource("/api/v1/runs/{run}/baseline", {"run": run})
+        return self._requests.decoded(resource, PinnedBaselines, {"of": of}, method).items
 
     def _listed(self, resource: Resource, kind: type[T], query: Mapping[str, object]) -> Iterator[T]:
         following: str | None = None
@@ -266,17 +300,3 @@ class Client:
     def _changed(self, incident: str, action: str, **query: object) -> Incident:
         resource = Resource(f"/api/v1/incidents/{{incident}}/{action}", {"incident": incident})
         return self._requests.decoded(resource, Incident, query, "POST")
-
-
-def _joined(given: str | int | Sequence[str] | Sequence[int]) -> str | None:
-    return ",".join(map(str, [given] if isinstance(given, str | int) else given)) or None
-
-
-def _columns(names: str | Sequence[str]) -> str | None:
-    """Joins names of columns, which may contain commas."""
-    return ",".join(quote(name, safe="") for name in ([names] if isinstance(names, str) else names)) or None
-
-
-def _time(given: datetime | None) -> str | None:
-    """A time without a zone is that of this machine."""
-    return None if given is None else given.astimezone(UTC).isoformat().replace("+00:00", "Z")

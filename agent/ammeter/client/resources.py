@@ -195,6 +195,30 @@ class Comparison:
     curves: list[ComparedCurve]
 
 
+@decodable
+class PinnedBaseline(msgspec.Struct):
+    """A run that is pinned as a baseline.
+
+    Attributes:
+        name: of the runs that it is for; None for all runs of the project.
+        run_name: None if the run no longer exists.
+    """
+
+    project: str
+    name: str | None
+    run: str
+    run_name: str | None
+    pinned: str | None
+    pinned_by: str
+
+
+@decodable
+class PinnedBaselines(msgspec.Struct):
+    """The answer of the API about pins."""
+
+    items: list[PinnedBaseline]
+
+
 class _SentCurve(msgspec.Struct):
     name: str
     steps: list[int]

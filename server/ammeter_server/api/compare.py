@@ -15,6 +15,7 @@ from ammeter.verdicts.causality import as_consequence, explain
 from ammeter.verdicts.framework.run_comparison import RunComparison, parse_share
 from ammeter.verdicts.framework.run_history import COLUMNS, Curve, RunHistory
 from ammeter.wire.columns import Floats, Ints
+from ammeter_server.api.baselines import no_baseline
 from ammeter_server.api.runs import require_run
 from ammeter_server.api.series import names_of
 from ammeter_server.config.links import Links
@@ -26,11 +27,15 @@ from ammeter_server.curves.run_histories import history_of
 from ammeter_server.db.json_safe import number, plain
 from ammeter_server.http.query_params import First, Last
 from ammeter_server.judging.baseline import metrics_of
+from ammeter_server.runs.baselines import find_baseline
 
 router = APIRouter(prefix="/api/v1/runs/{run}/compare", tags=["runs"])
 
 EVERY_VALUE = 2**40
 """Points per curve, effectively unlimited: two curves that are reduced separately would have few common steps."""
+
+Names = Annotated[str, Query(description="Further series: `grad_norm`; `grad.norm:<tensor>` for a tensor.")]
+Points = Annotated[int, Query(ge=32, le=100_000, description="Maximum points per series.")]
 
 
 @dataclass(frozen=True)
@@ -69,15 +74,30 @@ class Comparison:
     series: list[Curves]
 
 
+@router.get("", summary="A run beside its baseline", responses={200: {"model": Comparison}})
+def read_baseline_comparison(
+    context: ContextDep, run: str, names: Names = "", first: First = None, last: Last = None, points: Points = 2000
+) -> Response:
+    """Compares the run with its baseline, as /baseline returns it.
+
+    Status 404 if it has none.
+    """
+    with context.store.reading() as connection:
+        found = find_baseline(connection, require_run(connection, run))
+    if found is None:
+        raise no_baseline(run)
+    return read_comparison(context, run, found.row.id, names, first, last, points)
+
+
 @router.get("/{baseline}", summary="Two runs side by side", responses={200: {"model": Comparison}})
 def read_comparison(
     context: ContextDep,
     run: str,
     baseline: str,
-    names: Annotated[str, Query(description="Further series: `grad_norm`; `grad.norm:<tensor>` for a tensor.")] = "",
+    names: Names = "",
     first: First = None,
     last: Last = None,
-    points: Annotated[int, Query(ge=32, le=100_000, description="Maximum points per series.")] = 2000,
+    points: Points = 2000,
 ) -> Response:
     """Compares the lowest rank of each run, over all attempts.
 

@@ -16,7 +16,7 @@ DISTRIBUTION_COLUMNS = {"runs": "id", "totals": "project", "audit": "id"}
 LOCAL_TABLES = ("totals", "audit")
 """Tables whose rows belong to no run."""
 
-REFERENCE_TABLES = ("projects", "tokens")
+REFERENCE_TABLES = ("baselines", "projects", "tokens")
 """Small tables, read with everything and seldom written, never by ingest: each node gets every write."""
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, lock_schema
+from ammeter_server.db.queries import baselines
 from ammeter_server.db.step_tables import DAY_NS, PARTITIONED_TABLES
 from ammeter_server.db.tables import runs, streams
 
@@ -83,6 +84,7 @@ def forget_runs(store: Store, before: int) -> int:
         run_ids = old_runs(connection, before, count)
         for run in run_ids:
             connection.execute(runs.delete().where(runs.c.id == run))
+            baselines.forget(connection, run)
         return len(run_ids)
 
     return until_done(store, delete_batch)

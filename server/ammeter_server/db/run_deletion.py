@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Text, select, text, type_coerce
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, insert_or_ignore
 from ammeter_server.db.queries import audit as audit_records
+from ammeter_server.db.queries import baselines
 from ammeter_server.db.step_tables import PARTITIONED_TABLES
 from ammeter_server.db.tables import audit, deleted_runs, incidents, outbox, runs, streams
 
@@ -81,6 +82,7 @@ def _delete_rows(connection: Connection, run: str, actor: str, now: int) -> bool
     connection.execute(select(streams.c.id).where(streams.c.run == run).with_for_update()).all()
     connection.execute(insert_or_ignore(connection, deleted_runs).values(run=run, at=now, project=row.project))
     connection.execute(runs.delete().where(runs.c.id == run))  # deletes all rows that refer to it, by cascade
+    baselines.forget(connection, run)
     of_it = audit.c.subject.startswith(f"{run}.", autoescape=True)
     connection.execute(audit.update().where(of_it).values(detail=""))
     audit_records.add(connection, now, actor, "run.deleted", run)

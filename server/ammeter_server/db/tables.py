@@ -232,6 +232,10 @@ deleted_runs = Table("deleted_runs", metadata, key("run"), integer("at"), text("
 project: the run's former project; another project may use the id for a run of its own.
 """
 
+baselines = Table("baselines", metadata, key("project"), key("name"), text("run"), integer("pinned"), text("actor"))
+"""Runs that are pinned as baselines, see runs/baselines.py. name: of the runs that it is for; empty for the whole
+project. A pin outlives no deletion of its run, which the deletion sees to."""
+
 projects = Table("projects", metadata, key("name"), integer("created"))
 """The projects that tokens can belong to."""
 

@@ -17,6 +17,7 @@ from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import judge
 from ammeter_server.process import self_metrics
+from ammeter_server.runs.baselines import baseline_name
 
 RECOMPARE_FACTOR = 1.2
 RECOMPARE_STEPS = 20
@@ -24,12 +25,6 @@ RECOMPARE_STEPS = 20
 about six times."""
 
 Findings = dict[str, Finding]
-
-
-def baseline_name(run: Row[Any]) -> str | None:
-    """The name of the run's baseline, from its tags or its config."""
-    name = run.tags.get("baseline") or run.config.get("baseline")
-    return str(name) if name else None
 
 
 def metrics_of(*runs: Row[Any]) -> list[str]:

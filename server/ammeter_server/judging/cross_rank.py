@@ -26,6 +26,7 @@ from ammeter_server.db.queries.steps.sources import stored_lives
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection
 from ammeter_server.judging import baseline
 from ammeter_server.process import self_metrics
+from ammeter_server.runs.baselines import baseline_name
 
 VITAL_COLUMNS = ColumnSelection(VITALS)
 
@@ -51,7 +52,7 @@ def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -
     """Evaluates a run across its ranks and its baseline, from the state of its last evaluation."""
     with store.reading() as connection:
         row = judge.run_unlocked(connection, run)
-        if row is None or not (row.world_size > 1 or row.evaluation or baseline.baseline_name(row)):
+        if row is None or not (row.world_size > 1 or row.evaluation or baseline_name(row)):
             return RunEvaluation()
         streams = {stream.id: stream for stream in judge.streams_of(connection, run)}
         # a stream that was added between the two queries is included next time: its version makes the run due

@@ -61,7 +61,9 @@ def test_the_run_leads_the_key_of_every_large_table(name: str) -> None:
 
 
 def test_every_table_is_either_large_or_known_to_be_small() -> None:
-    assert {"runs", "totals", "projects", "tokens", "audit", "deleted_runs"} == set(metadata.tables) - LARGE
+    assert {"baselines", "runs", "totals", "projects", "tokens", "audit", "deleted_runs"} == set(
+        metadata.tables
+    ) - LARGE
 
 
 def test_a_commit_is_on_disk_and_readers_do_not_wait(store: Store) -> None:

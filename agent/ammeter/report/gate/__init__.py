@@ -1,4 +1,4 @@
-"""`ammeter gate RUN BASELINE`: checks in CI that a run is within limits of its baseline."""
+"""`ammeter gate RUN [BASELINE]`: checks in CI that a run is within limits of its baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ammeter.journal.find import NoJournal, find_baseline, find_runs
-from ammeter.report import baseline
+from ammeter.report import baseline, pinned_baselines
 from ammeter.report.command import add_silence
 from ammeter.report.gate.checks import DEFAULTS, Check, checks_of, findings_check
 from ammeter.report.gate.junit import write_junit
@@ -29,7 +29,8 @@ def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
     try:
         (run,) = find_runs(given.run)
-        pair = baseline.pair(run, find_baseline(given.baseline, run), frozenset(_keys(given.ignore)))
+        other = find_baseline(given.baseline, run) if given.baseline else pinned_baselines.of(run)
+        pair = baseline.pair(run, other, frozenset(_keys(given.ignore)))
         checks = list(checks_of(pair, given))
         checks.append(findings_check(run, silence.names(given.silence)))
         title = printable.line(f"{pair.run.name or 'run'} against {pair.baseline.name or 'baseline'}")
@@ -72,7 +73,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "run", type=Path, help="folder of a run, or of all runs, which selects the run that started last"
     )
-    parser.add_argument("baseline", help="folder of a run, or the id or name of a run in the same folder")
+    parser.add_argument(
+        "baseline",
+        nargs="?",
+        help="folder of a run, or the id or name of a run in the same folder; by default the one that the run names,"
+        " or that `ammeter baseline pin` has pinned for its name or project",
+    )
     for name, limit in (
         ("slower", "longer time per step"),
         ("memory", "higher peak of device memory"),

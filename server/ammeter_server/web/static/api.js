@@ -6,8 +6,12 @@ export async function get(path, parameters = {}) {
   return readBody(await request("GET", address(path, parameters)));
 }
 
-export async function post(path) {
-  return readBody(await request("POST", address(path)));
+export async function post(path, parameters = {}) {
+  return readBody(await request("POST", address(path, parameters)));
+}
+
+export async function remove(path, parameters = {}) {
+  return readBody(await request("DELETE", address(path, parameters)));
 }
 
 // Returns the content of a response and its tag; null if the known tag is still current.

@@ -1,6 +1,6 @@
 // Two runs side by side at their common steps: results and differing settings.
 
-import { get } from "./api.js";
+import { get, post, remove } from "./api.js";
 import { make, replace, updateChildren, visible } from "./dom.js";
 import { poll } from "./live.js";
 import { breaksOf, Plot } from "./plot.js";
@@ -124,15 +124,33 @@ function showDifferences(section, { differences, numbers }) {
       make("tbody", {}, differences.map((setting) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, setting.key)), cell(setting.run), cell(setting.baseline), make("td", {}, setting.forbids.join(", ") || "nothing"))))))]);
 }
 
-// Without a baseline: lists the runs of the same project, newest first.
+// Without a baseline: lists the runs of the same project, pinned ones first, then newest first.
 async function choose() {
   const own = await get(path(run));
-  const { items } = await get("/runs", { project: own.project, page_size: 100 });
-  const candidates = items.filter(({ id }) => id !== run);
+  const [{ items }, pins] = await Promise.all([get("/runs", { project: own.project, page_size: 100 }), get("/baselines", { project: own.project })]);
+  const pinned = (id) => pins.items.filter((pin) => pin.run === id);
+  const candidates = items.filter(({ id }) => id !== run).sort((a, b) => pinned(b.id).length - pinned(a.id).length);
   document.title = visible(`Compare ${named(own)} · Ammeter`);
   replace(document.getElementById("head"),
     make("h1", {}, "Compare ", make("bdi", {}, named(own)), " with"),
     candidates.length ? make("ul", { class: "alarms choice" }, candidates.map((candidate) => make("li", {},
       make("a", { href: `${path(run)}/compare/${encodeURIComponent(candidate.id)}` }, make("bdi", {}, named(candidate))),
-      make("span", { class: "quiet" }, ` ${[candidate.precision, candidate.state, `step ${integer(candidate.last_step)}`].filter(Boolean).join(" · ")}`)))) : make("p", { class: "empty" }, "This project has no other runs yet."));
+      make("span", { class: "quiet" }, ` ${[candidate.precision, candidate.state, `step ${integer(candidate.last_step)}`, ...pinned(candidate.id).map(pinWords)].filter(Boolean).join(" · ")}`)))) : make("p", { class: "empty" }, "This project has no other runs yet."),
+    make("h2", {}, "Pin this run as a baseline"),
+    make("p", { class: "filters pins" }, pinButton(own, "project", pinned(run)), own.name ? pinButton(own, "name", pinned(run)) : null));
+}
+
+function pinWords({ name, project }) {
+  return visible(name === null ? `pinned baseline of project ${project}` : `pinned baseline of runs named ${name}`);
+}
+
+function pinButton(own, of, pins) {
+  const whose = of === "project" ? ["of project ", own.project] : ["of runs named ", own.name];
+  const isPinned = pins.some(({ name }) => (name === null) === (of === "project"));
+  const change = async (event) => {
+    event.target.disabled = true;
+    await (isPinned ? remove : post)(`${path(run)}/baseline`, { of });
+    await choose();
+  };
+  return make("button", { id: `pin-${of}`, onclick: change }, isPinned ? "Unpin as baseline " : "Pin as baseline ", whose[0], make("bdi", {}, whose[1]));
 }

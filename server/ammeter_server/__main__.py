@@ -1,6 +1,6 @@
 """Command line of ammeter-server.
 
-Commands: serve, migrate, token, audit, run, storage, notify, runbooks and demo.
+Commands: serve, migrate, token, audit, run, storage, report, readiness, notify, runbooks and demo.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from ammeter.redaction import Redactor
 from ammeter_server.auth import tokens
 from ammeter_server.auth.tokens import TokenError
-from ammeter_server.cli import notify, run_deletion, schema, storage
+from ammeter_server.cli import notify, projects, run_deletion, schema, storage
 from ammeter_server.cli import tokens as token_command
 from ammeter_server.config import values
 from ammeter_server.config.settings import PREFIX, READERS, Settings, SettingsError, from_environment
@@ -36,7 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
-    except (RefusedError, SettingsError, TokenError, schema.SchemaError, run_deletion.NoRunError) as error:
+    except (
+        RefusedError,
+        SettingsError,
+        TokenError,
+        schema.SchemaError,
+        run_deletion.NoRunError,
+        projects.NoProjectError,
+    ) as error:
         print(f"ammeter-server: {_redactor.text(str(error))}", file=sys.stderr)
         return 2
     except (StoreAwayError, StoreFullError, DatabaseError) as error:
@@ -80,20 +87,31 @@ def migrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def with_store(action: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
-    """Wraps a command on the database; checks and migrates the schema first."""
+def with_settings(
+    action: Callable[[Store, Settings, argparse.Namespace], int],
+) -> Callable[[argparse.Namespace], int]:
+    """Wraps a command on the database that returns its exit code; checks and migrates the schema first."""
 
     def run(arguments: argparse.Namespace) -> int:
         settings = _settings(arguments)
         schema.prepare(settings)
         store = connect(settings.database_url)
         try:
-            action(store, arguments)
+            return action(store, settings, arguments)
         finally:
             store.close()
-        return 0
 
     return run
+
+
+def with_store(action: Callable[[Store, argparse.Namespace], None]) -> Callable[[argparse.Namespace], int]:
+    """Wraps a command on the database that needs no settings and always succeeds."""
+
+    def run(store: Store, _: Settings, arguments: argparse.Namespace) -> int:
+        action(store, arguments)
+        return 0
+
+    return with_settings(run)
 
 
 def test_notify(arguments: argparse.Namespace) -> int:
@@ -182,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     measuring.add_argument("--json", action="store_true", help="one object")
     _database_option(measuring)
 
+    _project_commands(commands)
+
     notifying = command(commands, "notify", "Test channels.")
     testing = command(
         notifying.add_subparsers(required=True, metavar="ACTION"), "test", "Send a test message to every channel."
@@ -239,6 +259,23 @@ def _token_commands(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--json", action="store_true", help="one object")
     for action in (creating, listing, revoking):
         _database_option(action)
+
+
+def _project_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    reporting = command(commands, "report", "Print the weekly report of a project.")
+    reporting.set_defaults(command=with_settings(projects.report))
+    length = reporting.add_mutually_exclusive_group()
+    length.add_argument(
+        "--days", type=projects.days, default=7, metavar="N", help="length of the period, which ends now (7)"
+    )
+    length.add_argument("--week", action="store_const", dest="days", const=7, help="seven days, the default")
+    reporting.add_argument("--send", action="store_true", help="also mail it to every mail channel of the project")
+    checking = command(commands, "readiness", "Check whether a project is ready for production: 0 if it is, else 1.")
+    checking.set_defaults(command=with_settings(projects.check_readiness))
+    for adding in (reporting, checking):
+        adding.add_argument("project", metavar="PROJECT")
+        adding.add_argument("--json", action="store_true", help="one object")
+        _database_option(adding)
 
 
 def _channel_options(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from ammeter_server.api import (
     tensors,
     what_if,
 )
+from ammeter_server.api.projects import resources as projects
 from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
 from ammeter_server.auth.reader_limits import ReaderLimits
 from ammeter_server.config.settings import Settings
@@ -100,6 +101,7 @@ def create_app(settings: Settings) -> FastAPI:
         what_if,
         compare,
         group_comparison,
+        projects,
         incidents,
         live,
         prometheus_rules,

@@ -53,6 +53,8 @@ class Run:
         command: The command line of its first process, without secrets.
         devices: Devices that report now.
         cost_dollars, cost_per_epoch_dollars: None without a price.
+        replaced_steps: Steps that a later attempt repeated.
+        replaced_cost_dollars: Their part of the cost; None without a price.
         seconds_per_epoch: None if the run does not report its epochs.
         continues, continued_by: The runs before and after it with the same id, more than an hour apart.
         not_judged: Verdicts that too few readings leave open.
@@ -85,6 +87,8 @@ class Run:
     worst: Literal["page", "ticket"] | None
     cost_dollars: float | None = None
     cost_per_epoch_dollars: float | None = None
+    replaced_steps: int = 0
+    replaced_cost_dollars: float | None = None
     seconds_per_epoch: float | None = None
     devices: Sequence[Device] = ()
     command: str | None = None
@@ -226,8 +230,10 @@ def to_response(
         open_incidents=len(severities),
         closed_incidents=len(incidents) - len(severities),
         worst="page" if "page" in severities else "ticket" if severities else None,
-        cost_dollars=cost.of_run(prices, environment, ranks),
-        cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks),
+        cost_dollars=cost.of_run(prices, environment, ranks, row.tags),
+        cost_per_epoch_dollars=cost.per_epoch(prices, environment, ranks, row.tags),
+        replaced_steps=cost.replaced_steps(axis.lives),
+        replaced_cost_dollars=cost.of_replaced_steps(prices, environment, ranks, axis.lives, row.tags),
         seconds_per_epoch=cost.seconds_per_epoch(ranks),
         devices=devices.of_run(streams, now) if row.state == "running" else [],
         command=environment.get("command"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Depends, Path, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from ammeter_server.auth import callers
 from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.db.queries import runs
 from ammeter_server.http.problems import Problem
 from ammeter_server.runs import run_ids
 
@@ -55,6 +56,22 @@ def _within(
 
 Project = Annotated[str | None, Depends(_within)]
 """The project of a list: the requested one, else the token's; None for all projects."""
+
+
+def _of_path(
+    context: ContextDep,
+    caller: Annotated[callers.Caller, Depends(callers.read)],
+    project: Annotated[str, Path(description="The name of a project.")],
+) -> str:
+    if caller.project in (None, project):
+        with context.store.reading() as connection:
+            if runs.of_project(connection, project, limit=1):
+                return project
+    raise Problem(404, f"there is no run in project {project[:80]!r}; GET /api/v1/runs lists all runs")
+
+
+PathProject = Annotated[str, Depends(_of_path)]
+"""The project in the path: one that the token may read and that has runs."""
 
 
 def _own_ids(params: Mapping[str, Any], context: AppContext, project: str) -> dict[str, str]:

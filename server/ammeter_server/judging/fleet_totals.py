@@ -40,7 +40,7 @@ def add_progress(connection: Connection, run: Row[Any], streams: Sequence[Row[An
     ranks = [stream for stream in streams if stream.role == "rank"]
     counters = run_counters.of_run([(rank.rank, rank.counters) for rank in ranks])
     counted: dict[str, Any] = dict(run.fleet_progress)
-    dollars = cost.of_run(prices, run.environment, ranks)
+    dollars = cost.of_run(prices, run.environment, ranks, run.tags)
     if dollars is not None and (more := round(dollars * MICRODOLLARS_PER_DOLLAR) - counted.get("cost", 0)) > 0:
         query.add_total(connection, run.project, "cost", more)
         counted["cost"] = counted.get("cost", 0) + more

@@ -16,7 +16,11 @@ from ammeter_server.config.settings import SettingsError
 from ammeter_server.notify.address_redaction import concealing
 from ammeter_server.notify.channel import Channel, DeliveryError, Message
 
-_TYPES = {"opened": {"page": "failure", "ticket": "warning"}, "resolved": {"page": "success", "ticket": "success"}}
+_TYPES = {
+    "opened": {"page": "failure", "ticket": "warning"},
+    "resolved": {"page": "success", "ticket": "success"},
+    "report": {"ticket": "info"},
+}
 
 
 def channel(route: Route) -> Channel:

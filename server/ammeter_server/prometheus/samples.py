@@ -215,9 +215,9 @@ def _add_devices(samples: Exposition, run: Row[Any], streams: Sequence[Row[Any]]
 
 
 def _add_cost(samples: Exposition, run: Row[Any], ranks: Sequence[Row[Any]], prices: Prices) -> None:
-    samples.add("ammeter_run_cost_dollars", cost.of_run(prices, run.environment, ranks), run.id)
+    samples.add("ammeter_run_cost_dollars", cost.of_run(prices, run.environment, ranks, run.tags), run.id)
     samples.add("ammeter_epoch_duration_seconds", cost.seconds_per_epoch(ranks), run.id)
-    samples.add("ammeter_cost_per_epoch_dollars", cost.per_epoch(prices, run.environment, ranks), run.id)
+    samples.add("ammeter_cost_per_epoch_dollars", cost.per_epoch(prices, run.environment, ranks, run.tags), run.id)
 
 
 def _add_agent(samples: Exposition, run: str, counters: Mapping[str, Any], streams: Sequence[Row[Any]]) -> None:

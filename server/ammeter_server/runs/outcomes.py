@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding
+from ammeter_server.db import Row
 
 NO_PROGRESS = frozenset({"nonfinite-loss", "nonfinite-gradient", "scale-collapse"})
 """Verdicts that mean, with severity page and still active at the end, that the training learned nothing any more."""
@@ -35,6 +36,24 @@ def of_run(state: str, byes: Collection[str | None], findings: Iterable[Finding]
     if "exception" in byes or "signal" in byes:
         return "failed"
     return "diverged" if has_diverged(findings, losses) else "ended"
+
+
+def now_of(run: Row[Any], ranks: Iterable[Row[Any]]) -> str:
+    """Returns the outcome of a run as it is now, or `running`.
+
+    The outcome in the fleet totals is that of a run's first end. A run that failed and was resumed may have ended well
+    since.
+
+    Args:
+        run: Its row with `state` and `fleet_progress`.
+        ranks: The streams of its ranks.
+    """
+    last = {stream.rank: stream for stream in sorted(ranks, key=lambda stream: stream.started)}.values()
+    outcome = of_run(
+        run.state, {stream.bye_reason for stream in last}, (), (stream.latest.get("loss") for stream in last)
+    )
+    counted = run.fleet_progress.get("outcome")
+    return "diverged" if outcome == "ended" and counted == "diverged" else outcome
 
 
 def has_diverged(findings: Iterable[Finding], losses: Iterable[Any]) -> bool:

@@ -47,6 +47,12 @@ def show_comparison(run: str, baseline: str) -> HTMLResponse:
     return HTMLResponse(page.render(title="Compare", run=run, baseline=baseline))
 
 
+@router.get("/projects/{project:path}")
+def show_project(project: str) -> HTMLResponse:
+    """A project: report, readiness, baselines. Its script checks whether it exists."""
+    return HTMLResponse(_templates.get_template("project.html").render(title="Project", project=project))
+
+
 def article(title: str, body: Markup) -> HTMLResponse:
     """A page of text in the common template.
 

@@ -38,11 +38,40 @@ def test_the_first_price_that_fits_the_model_counts() -> None:
     assert [4.1, 2.0, 1.0, None, None] == [prices.of(known, model) for model in models]
 
 
-@pytest.mark.parametrize("setting", ["4.10", "NVIDIA H200=", "=4", "NVIDIA H200=much", "*=-1", "*=nan", "*=1e9"])
+@pytest.mark.parametrize(
+    "setting", ["4.10", "NVIDIA H200=", "=4", "NVIDIA H200=much", "*=-1", "*=nan", "*=1e9", "[tier=spot]=4"]
+)
 def test_a_price_that_is_none_is_refused_by_name_and_remedy(setting: str) -> None:
     with pytest.raises(SettingsError, match=r"AMMETER_SERVER_COST_PER_HOUR is .*use a model, = and dollars") as wrong:
         from_environment(environment={"AMMETER_SERVER_COST_PER_HOUR": setting})
     assert repr(setting) in str(wrong.value)
+
+
+def test_a_price_behind_a_tag_is_for_runs_with_that_tag() -> None:
+    known = prices.read("NVIDIA H200[tier=spot*]=1.50, NVIDIA H200=4.10, *[cloud=lab]=0")
+    assert [1.5, 1.5, 4.1, 0.0, None, None] == [
+        prices.of(known, "NVIDIA H200", {"tier": "spot"}),
+        prices.of(known, "nvidia h200", {"tier": "spot-eu"}),
+        prices.of(known, "NVIDIA H200", {"tier": "on-demand", "cloud": "lab"}),
+        prices.of(known, "NVIDIA L4", {"cloud": "lab"}),
+        prices.of(known, "NVIDIA L4", {"tier": "spot"}),
+        prices.of(known, "NVIDIA L4"),
+    ]
+
+
+def life(stream: str, first: int, last: int, replaced: int | None) -> Any:
+    return SimpleNamespace(stream=stream, first_step=first, last_step=last, replaced_from=replaced)
+
+
+def test_repeated_steps_cost_their_share_of_the_time_of_their_attempt_on_every_rank() -> None:
+    ranks = [rank(HOUR, 2 * HOUR, id="a"), rank(3 * HOUR, 5 * HOUR, id="b"), rank(HOUR, 2 * HOUR, rank=1, id="c")]
+    lives = [life("a", 0, 99, 60), life("b", 60, 140, None), life("elsewhere", 0, 9, 5)]
+    assert 40 + 5 == cost.replaced_steps(lives)
+    on = {"device": "NVIDIA H200"}
+    assert 2 * 4.0 * 0.4 == pytest.approx(cost.of_replaced_steps(PRICES, on, ranks, lives))
+    assert cost.of_replaced_steps((), on, ranks, lives) is None
+    assert 0.0 == cost.of_replaced_steps(PRICES, on, ranks, [])
+    assert [0, 100] == [cost.replaced_steps([life("a", 50, 149, begin)]) for begin in (150, 0)]
 
 
 def test_a_run_costs_the_time_of_its_ranks_by_their_own_clocks() -> None:

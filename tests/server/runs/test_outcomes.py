@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from ammeter.verdicts.framework.finding import Finding
-from ammeter_server.runs.outcomes import has_diverged, of_run, of_time, of_validation
+from ammeter_server.runs.outcomes import has_diverged, now_of, of_run, of_time, of_validation
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 HOUR = 3600 * 10**9
@@ -96,3 +97,27 @@ def test_a_run_that_is_nan_throughout_is_no_success(tmp_path: Path) -> None:
         assert (0, 0) == (told(client, runs, "failed"), told(client, runs, "lost"))
         assert 3 == told(client, "ammeter_fleet_times_total", "expected")
         assert 0 == told(client, "ammeter_fleet_validations_total", "held")
+
+
+def stream(started: int, reason: str | None, loss: float | str = 1.0, rank: int = 0) -> Any:
+    return SimpleNamespace(rank=rank, started=started, bye_reason=reason, latest={"loss": loss})
+
+
+@pytest.mark.parametrize(
+    ("expected", "state", "counted", "ranks"),
+    [
+        ("running", "running", None, [stream(1, None)]),
+        ("failed", "ended", "failed", [stream(1, "exception")]),
+        ("ended", "ended", "failed", [stream(1, "exception"), stream(2, "closed")]),
+        ("failed", "ended", "ended", [stream(1, "closed"), stream(2, "signal")]),
+        ("lost", "lost", "ended", [stream(1, "closed"), stream(2, "lost")]),
+        ("diverged", "ended", "diverged", [stream(1, "closed")]),
+        ("diverged", "ended", "failed", [stream(1, "exception"), stream(2, "closed", "NaN")]),
+        ("failed", "ended", None, [stream(1, "closed"), stream(1, "exception", rank=1)]),
+    ],
+)
+def test_the_outcome_now_is_that_of_the_last_attempts(
+    expected: str, state: str, counted: str | None, ranks: Any
+) -> None:
+    run: Any = SimpleNamespace(state=state, fleet_progress={"outcome": counted} if counted else {})
+    assert expected == now_of(run, ranks)

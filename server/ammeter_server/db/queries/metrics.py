@@ -17,6 +17,7 @@ RUN_COLUMNS = (
     runs.c.name,
     runs.c.project,
     runs.c.state,
+    runs.c.tags,
     runs.c.environment,
     runs.c.world_size,
     runs.c.started,

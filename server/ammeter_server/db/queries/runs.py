@@ -81,8 +81,20 @@ MAX_SEARCHED = 2_000
 
 def of_project(connection: Connection, project: str, since: int = 0, limit: int = MAX_SEARCHED) -> Rows:
     """Returns the newest runs of a project that started after `since`, newest first."""
-    query: Select[Any] = select(*RUN_COLUMNS).where(runs.c.project == project, runs.c.started >= since)
+    query: Select[Any] = select(*RUN_COLUMNS, runs.c.fleet_progress)
+    query = query.where(runs.c.project == project, runs.c.started >= since)
     return connection.execute(query.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(limit)).all()
+
+
+def in_period(connection: Connection, project: str, since: int, until: int) -> Rows:
+    """Returns the newest runs of a project that ended in a period, and those that go on, newest first.
+
+    since, until: in ns; the end is not included.
+    """
+    ended = and_(runs.c.ended >= since, runs.c.ended < until)
+    query: Select[Any] = select(*RUN_COLUMNS, runs.c.fleet_progress)
+    query = query.where(runs.c.project == project, or_(ended, runs.c.state == "running"))
+    return connection.execute(query.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(MAX_SEARCHED)).all()
 
 
 def named(connection: Connection, project: str, name: str) -> Rows:

@@ -1,7 +1,7 @@
 // The head of a run's page: name, state and main figures.
 
 import { make, replace, updateChildren, visible } from "./dom.js";
-import { ago, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
+import { ago, dollars, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
 
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
@@ -16,8 +16,8 @@ export function showHead(place, run, incidents) {
   updateChildren(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(factsOf(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
-  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }], ({ words }) => words,
-    ({ words, id, how = "" }) => make("a", { href: `/runs/${encodeURIComponent(id)}${how}` }, words));
+  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }], ({ words }) => words,
+    ({ words, id, how = "", href = `/runs/${encodeURIComponent(id)}${how}` }) => make("a", { href }, make("bdi", {}, words)));
 }
 
 // A run id that returns more than an hour after the end of its run gets a successor.
@@ -41,6 +41,7 @@ function numbers(run) {
     unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "" },
     { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
+    ...cost(run),
   ];
 }
 
@@ -52,6 +53,13 @@ function scaleOf({ scale }, unknown) {
 // The run was made of a history of another tool; nothing watched it.
 function isImported({ environment }) {
   return Boolean(environment?.imported_from);
+}
+
+// Absent without a price of the device.
+function cost({ cost_dollars: all, replaced_steps: steps, replaced_cost_dollars: repeated, cost_per_epoch_dollars: epoch }) {
+  if (all === null || all === undefined) return [];
+  const parts = [...(epoch ? [`${dollars(epoch)} per epoch`] : []), ...(steps ? [`${integer(steps)} steps repeated: ${dollars(repeated)}`] : [])];
+  return [{ name: "Cost", value: dollars(all), under: parts.join(", ") }];
 }
 
 // Several losses have their names below; so has a loss that is known only from backward().

@@ -104,7 +104,7 @@ function row(run) {
     make("td", {}, state(run.state)),
     make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run.id)}` }, make("bdi", {}, run.name || run.id.slice(0, 8))),
       make("span", { class: "under" }, facts(run))),
-    make("td", { class: "wide" }, make("bdi", {}, run.project)),
+    make("td", { class: "wide" }, make("a", { href: `/projects/${encodeURIComponent(run.project)}` }, make("bdi", {}, run.project))),
     make("td", {}, badge(run)),
     make("td", { class: "num" }, integer(run.last_step)),
     make("td", { class: "num" }, scale(latest.scale)),

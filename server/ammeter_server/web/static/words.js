@@ -63,6 +63,11 @@ export function span(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+export function dollars(amount) {
+  if (amount === null || amount === undefined) return "–";
+  return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+}
+
 export function clock(when) {
   return when ? new Date(when).toLocaleTimeString("en-GB") : "–";
 }

@@ -1,0 +1,1 @@
+"""Resources of a project: cost, weekly report, readiness."""

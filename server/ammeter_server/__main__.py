@@ -17,6 +17,7 @@ from ammeter_server.auth import tokens
 from ammeter_server.auth.tokens import TokenError
 from ammeter_server.cli import notify, projects, run_deletion, schema, storage
 from ammeter_server.cli import tokens as token_command
+from ammeter_server.cli.options import channel_options, command, database_option
 from ammeter_server.config import values
 from ammeter_server.config.settings import PREFIX, READERS, Settings, SettingsError, from_environment
 from ammeter_server.db import DatabaseError, Store, StoreAwayError, StoreFullError, connect
@@ -165,10 +166,10 @@ def _parser() -> argparse.ArgumentParser:
     serving = command(commands, "serve", "Run the collector.")
     serving.epilog = f"Settings without an option: {', '.join(_variables_without_option())}"
     serving.set_defaults(command=serve)
-    _database_option(serving)
+    database_option(serving)
     serving.add_argument("--host", help="address to listen on (AMMETER_SERVER_HOST, 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (AMMETER_SERVER_PORT, 8480)")
-    _channel_options(serving)
+    channel_options(serving)
     serving.add_argument("--tls-cert", metavar="FILE", help="PEM file of the certificate and its chain; enables TLS")
     serving.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
 
@@ -179,26 +180,26 @@ def _parser() -> argparse.ArgumentParser:
     migrating.add_argument("--back-to", metavar="SCHEMA", help="an earlier schema, such as 0003, for an older version")
     migrating.add_argument("--yes", action="store_true", help="with --back-to: accept the listed losses")
     migrating.add_argument("--json", action="store_true", help="one object")
-    _database_option(migrating)
+    database_option(migrating)
 
     _token_commands(command(commands, "token", "Create, list and revoke tokens."))
 
     auditing = command(commands, "audit", "Print the audit log, newest first.")
     auditing.set_defaults(command=with_store(token_command.show_audit))
     auditing.add_argument("--json", action="store_true", help="one object per line")
-    _database_option(auditing)
+    database_option(auditing)
 
     running = command(commands, "run", "Delete runs.")
     deleting = command(running.add_subparsers(required=True, metavar="ACTION"), "delete", "Delete a run permanently.")
     deleting.set_defaults(command=with_store(run_deletion.delete))
     deleting.add_argument("run", metavar="ID", help="its id, from the address of its page")
     deleting.add_argument("--json", action="store_true", help="one object")
-    _database_option(deleting)
+    database_option(deleting)
 
     measuring = command(commands, "storage", "Print the size of each part of the database.")
     measuring.set_defaults(command=with_store(storage.show))
     measuring.add_argument("--json", action="store_true", help="one object")
-    _database_option(measuring)
+    database_option(measuring)
 
     _project_commands(commands)
 
@@ -215,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of the message: page notifies the person on call",
     )
     testing.add_argument("--json", action="store_true", help="one object per line")
-    _channel_options(testing)
+    channel_options(testing)
 
     writing = command(
         commands, "runbooks", "Write the runbooks as static pages, for the time when the collector is down."
@@ -237,10 +238,6 @@ def _variables_without_option() -> list[str]:
     return [PREFIX + name for field, (name, _) in READERS.items() if field not in with_option]
 
 
-def command(of: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
-    return of.add_parser(name, help=text, description=text)
-
-
 def _token_commands(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     creating = command(actions, "create", "Print a new token, which is shown only once.")
@@ -258,7 +255,7 @@ def _token_commands(parser: argparse.ArgumentParser) -> None:
     for action in (creating, revoking):
         action.add_argument("--json", action="store_true", help="one object")
     for action in (creating, listing, revoking):
-        _database_option(action)
+        database_option(action)
 
 
 def _project_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -275,26 +272,7 @@ def _project_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     for adding in (reporting, checking):
         adding.add_argument("project", metavar="PROJECT")
         adding.add_argument("--json", action="store_true", help="one object")
-        _database_option(adding)
-
-
-def _channel_options(parser: argparse.ArgumentParser) -> None:
-    for option, text, variable in (
-        ("--notify", "Apprise URL of a channel", "NOTIFY"),
-        ("--alertmanager", "URL of an Alertmanager", "ALERTMANAGER_URL"),
-    ):
-        parser.add_argument(option, action="append", metavar="URL", help=f"{text}; repeatable ({PREFIX}{variable})")
-    parser.add_argument(
-        "--public-url", metavar="URL", help="address of the page for people, used in links (AMMETER_SERVER_PUBLIC_URL)"
-    )
-
-
-def _database_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--database-url",
-        metavar="URL",
-        help="sqlite:////file or postgresql://... (AMMETER_SERVER_DATABASE_URL, ~/.ammeter/collector.db)",
-    )
+        database_option(adding)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

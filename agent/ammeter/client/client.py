@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
-
-import msgspec
+from typing import Any, Self, TypeVar
 
 from ammeter.client import curves
 from ammeter.client.curves import Curve
@@ -16,6 +14,7 @@ from ammeter.client.resources import (
     Comparison,
     Event,
     Incident,
+    Page,
     PinnedBaseline,
     PinnedBaselines,
     Run,
@@ -34,15 +33,6 @@ DEFAULT_REPEATS = 3
 
 MAX_POINTS = 100_000
 """The largest number of points of a curve that the API sends."""
-
-
-class _Page(msgspec.Struct, Generic[T]):
-    items: list[T]
-    next_page_token: str | None = None
-
-
-for _kind in (Run, Incident, Event, TensorStat):
-    msgspec.json.Decoder(_Page[_kind])  # type: ignore[valid-type]
 
 
 class Client:
@@ -252,24 +242,20 @@ class Client:
         return self._requests.decoded(resource, SentComparison, query).with_arrays()
 
     def compare_groups(
-        self, a: Sequence[str], b: Sequence[str], *, metric: str | None = None, project: str | None = None,
-        ignore: str = "",
+        self, a: Sequence[str], b: Sequence[str], *, metric: str | None = None, better: str | None = None,
+        project: str | None = None, ignore: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         """Compares two groups of runs with several seeds each, and returns the decision as the API has it.
 
         Args:
             a, b: ids of runs; with a project also names and tags such as recipe=bf16, which mean all runs with them.
             metric: such as val_loss; by default the first validation of all runs, else the training loss.
+            better: lower or higher; by default as the tag better.NAME of the runs says.
             ignore: settings that may differ within a group, separated by commas.
         """
         resource = Resource("/api/v1/compare", {})
-        query = {
-            "a": column_names(a),
-            "b": column_names(b),
-            "metric": metric,
-            "project": project,
-            "ignore": ignore or None,
-        }
+        query = {"a": column_names(a), "b": column_names(b), "metric": metric, "better": better}
+        query |= {"project": project, "ignore": ignore or None}
         return self._requests.decoded(resource, dict[str, Any], query)
 
     def baselines(self, project: str | None = None) -> list[PinnedBaseline]:
@@ -291,7 +277,7 @@ class Client:
     def _listed(self, resource: Resource, kind: type[T], query: Mapping[str, object]) -> Iterator[T]:
         following: str | None = None
         while True:
-            page = self._requests.decoded(resource, _Page[kind], {**query, "page_token": following})  # type: ignore[valid-type]
+            page = self._requests.decoded(resource, Page[kind], {**query, "page_token": following})  # type: ignore[valid-type]
             yield from page.items
             following = page.next_page_token
             if following is None:

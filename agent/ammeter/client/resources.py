@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
 from ammeter.wire.columns import Floats, Ints
 from ammeter.wire.decodable import decodable
+
+T = TypeVar("T")
 
 NONFINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 """How the API writes numbers that JSON does not have."""
@@ -217,6 +219,17 @@ class PinnedBaselines(msgspec.Struct):
     """The answer of the API about pins."""
 
     items: list[PinnedBaseline]
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next_page_token: str | None = None
+
+
+for _kind in (Run, Incident, Event, TensorStat):
+    msgspec.json.Decoder(Page[_kind])  # type: ignore[valid-type]
 
 
 class _SentCurve(msgspec.Struct):

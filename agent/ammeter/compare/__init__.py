@@ -18,6 +18,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.groups.group_comparison import Member, compare_groups
 from ammeter.wire import printable
 from ammeter.wire.columns import BadBlock
+from ammeter.wire.metric_directions import DIRECTIONS
 
 EXIT_CODES = {"better": 0, "not distinguishable": 0, "worse": 1, "too few runs": 2, "not comparable": 2}
 
@@ -48,7 +49,7 @@ def _of_journals(given: argparse.Namespace) -> dict[str, Any]:
     metrics |= {given.metric} if given.metric else set()
     members = [[Member(path.name, baseline.read(path, sorted(metrics))) for path in group] for group in groups]
     ignored = frozenset(key.strip() for key in given.ignore.split(",") if key.strip())
-    return compare_groups(members[0], members[1], given.metric, ignored).as_json()
+    return compare_groups(members[0], members[1], given.metric, given.better, ignored).as_json()
 
 
 def _paths(selectors: Sequence[str], folder: Path) -> list[Path]:
@@ -59,7 +60,12 @@ def _paths(selectors: Sequence[str], folder: Path) -> list[Path]:
 def _of_collector(given: argparse.Namespace) -> dict[str, Any]:
     with Client(given.url) as client:
         return client.compare_groups(
-            given.runs, given.against, metric=given.metric, project=given.project, ignore=given.ignore
+            given.runs,
+            given.against,
+            metric=given.metric,
+            better=given.better,
+            project=given.project,
+            ignore=given.ignore,
         )
 
 
@@ -76,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", nargs="+", required=True, metavar="RUN", help="the runs of group B")
     parser.add_argument(
         "--metric", metavar="NAME", help="the metric (the first validation of all runs, else the training loss)"
+    )
+    parser.add_argument(
+        "--better", choices=DIRECTIONS, help="which values of it are better (as the tag better.NAME of the runs says)"
     )
     parser.add_argument(
         "--ignore", default="", metavar="KEYS", help="settings that may differ within a group, separated by commas"

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from ammeter.client import Client
 from ammeter.client.errors import ClientError
 from ammeter.environment.settings import settings
@@ -23,6 +25,9 @@ def main(words: Sequence[str]) -> int:
     except (NoJournal, OSError, ValueError, ClientError) as error:
         print(printable.line(f"ammeter baseline: {error}"), file=sys.stderr)
         return 2
+    if given.json:
+        print(printable.json({"items": [msgspec.structs.asdict(pin) for pin in pins]}))
+        return 0
     if not pins:
         print("no run is pinned")
     for pin in pins:
@@ -76,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         adding.add_argument("--dir", help="folder with the journals (AMMETER_DIR, else ~/.ammeter)")
         adding.add_argument("--collector", action="store_true", help="at the collector of AMMETER_URL")
         adding.add_argument("--url", help="at this collector")
+        adding.add_argument("--json", action="store_true", help="print the pins as JSON")
         if action == "list":
             adding.add_argument("--project", help="with a collector: only pins of this project")
         else:

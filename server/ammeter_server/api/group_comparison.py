@@ -65,7 +65,7 @@ class GroupDecision:
 
     Attributes:
         decision: About A. `better` and `worse` only if the interval of the difference excludes 0.
-        better: The direction of the metric.
+        better: The direction of the metric; null if nobody has said it.
         first_step, last_step: The steps of the run that the values are from.
         difference, low, high: Mean of A minus mean of B, and the limits of Welch's t interval; null without a decision
             by it.
@@ -96,6 +96,9 @@ def compare(
     a: Group,
     b: Group,
     metric: Annotated[str | None, Query(description="`val_loss`; by default a validation of all runs.")] = None,
+    better: Annotated[
+        Literal["lower", "higher"] | None, Query(description="By default as the tag `better.NAME` of the runs says.")
+    ] = None,
     ignore: Annotated[str, Query(description="Settings that may differ within a group, between commas.")] = "",
 ) -> Response:
     """Compares a metric of two groups over their seeds.
@@ -113,7 +116,7 @@ def compare(
     metrics = metrics_of(*groups[0], *groups[1]) + ([metric] if metric else [])
     first, second = (_members(context, rows, metrics) for rows in groups)
     ignored = frozenset(key.strip() for key in ignore.split(",") if key.strip())
-    decision = compare_groups(first, second, metric, ignored).as_json()
+    decision = compare_groups(first, second, metric, better, ignored).as_json()
     return Response(msgspec.json.encode(plain(decision)), media_type="application/json")
 
 

@@ -151,8 +151,8 @@ def _precision_line(store: Store, seen: _Seen) -> ReadinessLine:
         )
     limit = DEFAULT_DELTA if delta is None else delta
     speed = f", {1 / pair.speed.ratio:.2f} times as fast" if pair.speed is not None else ""
-    worse = f"{100 * pair.worst.delta:+.2f} % worse, at most {100 * limit:g} %"
-    found = f"{head}: {pair.worst.metric} at step {pair.worst.step} is {worse}{speed}"
+    share = f"{100 * abs(pair.worst.delta):.2f} % {'worse' if pair.worst.delta > 0 else 'better'}"
+    found = f"{head}: {pair.worst.metric} at step {pair.worst.step} is {share}, at most {100 * limit:g} % worse{speed}"
     todo = "" if pair.worst.delta <= limit else "Follow the runbook of validation-drift."
     return seen.line("mixed precision", run, found, todo)
 

@@ -27,6 +27,9 @@ MAX_INCIDENTS = 5_000
 MAX_FALLBACKS = 10
 """Operators that are listed, those of the most runs first."""
 
+MAX_ACTIONS = 10
+"""Actions that are listed, the first: nobody does more in a week."""
+
 MIN_FALLBACK_SHARE = 0.05
 """As in the verdict fp32-fallback: a smaller share of the FLOPs is not worth a person's time."""
 
@@ -139,7 +142,7 @@ def weekly_report(
         until=instant(until),
         days=days,
         cut=cut,
-        actions=list(_actions(cost, unexplained, counts, fallbacks, has_baseline, links)),
+        actions=list(_actions(cost, unexplained, counts, fallbacks, has_baseline, links))[:MAX_ACTIONS],
         cost=cost,
         before=project_cost([run for run in earlier if run.outcome != "running"]),
         failed=[_failed(run, incidents) for run in failed[:MAX_FAILURES]],

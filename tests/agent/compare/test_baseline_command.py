@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import httpx
@@ -80,5 +81,7 @@ def test_pins_at_the_collector_are_set_listed_and_removed(client: httpx.Client, 
     assert (0, f"project demo, runs named nightly: {stream.run}") == (code, out.splitlines()[1])
     with Client(str(client.base_url)) as reader:
         assert [None, "nightly"] == [pin.name for pin in reader.baselines("demo")]
+    listed = json.loads(told(capsys, "baseline", "list", "--json", *url)[1])["items"]
+    assert [("", stream.run), ("nightly", stream.run)] == [(pin["name"], pin["run"]) for pin in listed]
     assert 1 == len(told(capsys, "baseline", "unpin", stream.run, *url)[1].splitlines())
     assert (0, "no run is pinned\n") == told(capsys, "baseline", "list", "--project", "other", *url)[:2]

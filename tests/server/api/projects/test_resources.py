@@ -112,7 +112,7 @@ def test_a_project_with_everything_is_ready_and_each_line_says_where(project: Pr
     assert (True, project.runs["amp"].run) == (checked["ready"], checked["candidate"])
     found = {line["name"]: line["found"] for line in checked["lines"]}
     assert "fp32, pinned for the project, float32, ended" == found["baseline"]
-    assert "val_loss at step 199 is +0.33 % worse, at most 1 %, 2.00 times as fast" in found["mixed precision"]
+    assert "val_loss at step 199 is 0.33 % worse, at most 1 % worse, 2.00 times as fast" in found["mixed precision"]
     assert "complete" == found["last checkpoint"].rpartition(", ")[2]
     assert "bf16, step 199: /ckpt/last.pt was read back and is complete" == found["restore"]
     assert "bf16, 5 steps from step 120" == found["profile"]
@@ -159,7 +159,7 @@ def test_a_run_that_validates_worse_is_not_ready(tmp_path: Path) -> None:
         client.post(f"/api/v1/runs/{base.run}/baseline")
         lines = {line["name"]: line for line in client.get("/api/v1/projects/demo/readiness").json()["lines"]}
     assert not lines["mixed precision"]["ready"]
-    assert "is +50.50 % worse, at most 1 %" in lines["mixed precision"]["found"]
+    assert "is 50.50 % worse, at most 1 % worse" in lines["mixed precision"]["found"]
     assert "Follow the runbook of validation-drift." == lines["mixed precision"]["todo"]
 
 

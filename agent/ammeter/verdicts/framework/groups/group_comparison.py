@@ -87,18 +87,23 @@ class GroupComparison:
 
 
 def compare_groups(
-    first: Sequence[Member], second: Sequence[Member], metric: str | None = None, ignored: frozenset[str] = frozenset()
+    first: Sequence[Member],
+    second: Sequence[Member],
+    metric: str | None = None,
+    better: str | None = None,
+    ignored: frozenset[str] = frozenset(),
 ) -> GroupComparison:
     """Compares group A with group B.
 
     Args:
         metric: a column such as val_loss; by default the first validation metric of all runs, else the loss.
+        better: `lower` or `higher`; by default as the tags of the runs say.
         ignored: settings that may differ within a group.
     """
     a, b = tuple(first), tuple(second)
     if shared := sorted({member.id for member in a} & {member.id for member in b}):
         return GroupComparison(a, b, "not comparable", [f"{shared[0]} is in both groups"])
-    measured = measure([member.history for member in (*a, *b)], metric)
+    measured = measure([member.history for member in (*a, *b)], metric, better)
     if measured is None:
         wanted = f"{metric} at a step of all" if metric else "a validation at a step of all, or a loss at 20 such steps"
         return GroupComparison(a, b, "not comparable", [f"the {len(a) + len(b)} runs do not have {wanted}"])
@@ -111,7 +116,12 @@ def compare_groups(
     def decided(result: Result, reasons: list[str], interval: Interval | None = None) -> GroupComparison:
         return GroupComparison(a, b, result, reasons, notes, measured, (counted[0], counted[1]), interval, differences)
 
-    if obstacles := [*_unlike(a, "A", ignored), *_unlike(b, "B", ignored), *_nonfinite(a, b, measured)]:
+    if obstacles := [
+        *_undirected(measured),
+        *_unlike(a, "A", ignored),
+        *_unlike(b, "B", ignored),
+        *_nonfinite(a, b, measured),
+    ]:
         return decided("not comparable", obstacles)
     if lacking := [*_lacking("A", counted[0]), *_lacking("B", counted[1])]:
         return decided("too few runs", lacking)
@@ -153,6 +163,12 @@ def _unlike(members: Sequence[Member], name: str, ignored: frozenset[str]) -> It
             return
 
 
+def _undirected(measured: Measurement) -> Iterator[str]:
+    if measured.better is None:
+        name = measured.metric
+        yield f"nothing says whether a higher {name} is better; log it with the tag better.{name}, or say it now"
+
+
 def _nonfinite(a: Sequence[Member], b: Sequence[Member], measured: Measurement) -> Iterator[str]:
     for name, members, values in (("A", a, measured.values[: len(a)]), ("B", b, measured.values[len(a) :])):
         bad = [member.label for member, value in zip(members, values, strict=True) if not math.isfinite(value)]
@@ -181,7 +197,7 @@ def _notes(a: Sequence[Member], b: Sequence[Member], measured: Measurement, coun
     if all(RunComparison(member.history, member.history).seeds[0] is None for member in (*a, *b)):
         yield "no seed is recorded in the config; the runs of a group are taken as independent"
     if measured.metric == LOSS:
-        yield "there is no validation that all runs have; the training loss says nothing about new data"
+        yield "the training loss is compared, which says nothing about new data"
 
 
 def _between(a: Sequence[Member], b: Sequence[Member], ignored: frozenset[str]) -> Iterator[str]:

@@ -27,30 +27,32 @@ class Measurement:
     """One metric of all runs.
 
     Attributes:
-        better: `lower` or `higher`.
+        better: `lower` or `higher`; None if nobody has said it.
         first_step, last_step: the steps that each value is from; equal for a validation.
         values: one per run, in the order of the runs; not finite where the run's value is not.
     """
 
     metric: str
-    better: str
+    better: str | None
     first_step: int
     last_step: int
     values: tuple[float, ...]
 
 
-def measure(histories: Sequence[RunHistory], metric: str | None = None) -> Measurement | None:
+def measure(
+    histories: Sequence[RunHistory], metric: str | None = None, better: str | None = None
+) -> Measurement | None:
     """Measures the metric, or the first one that all runs have at a common step: validations before the loss.
 
-    Returns None if there is no such step.
+    Returns None if there is no such step. better: direction of the metric, in place of the one in the tags.
     """
     directions = metrics_of(histories)
     for name in [metric] if metric else [*directions, LOSS]:
         steps = _common_steps(histories, name)
         if name == LOSS and len(steps) >= MIN_LOSS_STEPS:
-            return _measured(histories, name, LOWER, steps[-max(1, int(len(steps) * LATE_SHARE)) :])
+            return _measured(histories, name, better or LOWER, steps[-max(1, int(len(steps) * LATE_SHARE)) :])
         if name != LOSS and len(steps):
-            return _measured(histories, name, directions.get(name, LOWER), steps[-1:])
+            return _measured(histories, name, better or directions.get(name), steps[-1:])
     return None
 
 
@@ -61,7 +63,7 @@ def metrics_of(histories: Sequence[RunHistory]) -> Mapping[str, str]:
     }
 
 
-def _measured(histories: Sequence[RunHistory], name: str, better: str, steps: Ints) -> Measurement:
+def _measured(histories: Sequence[RunHistory], name: str, better: str | None, steps: Ints) -> Measurement:
     return Measurement(name, better, int(steps[0]), int(steps[-1]), tuple(_means(histories, name, steps)))
 
 

@@ -139,12 +139,24 @@ def test_without_a_common_validation_the_late_training_loss_is_compared_and_said
         comparison.result,
         *(getattr(comparison.measurement, name) for name in ("metric", "first_step", "last_step")),
     )
-    assert "the training loss says nothing about new data" in comparison.notes[-1]
+    assert "the training loss is compared, which says nothing about new data" in comparison.notes
 
 
 def test_a_metric_that_not_all_runs_have_is_not_comparable() -> None:
     comparison = compared(group("new", A), group("old", B), metric="bleu")
     assert ["the 8 runs do not have bleu at a step of all"] == comparison.reasons
+
+
+def test_a_metric_without_a_direction_is_not_guessed() -> None:
+    groups = group("new", A, metric="bleu"), group("old", B, metric="bleu")
+    comparison = compared(*groups, metric="bleu")
+    assert "not comparable" == comparison.result
+    assert [
+        "nothing says whether a higher bleu is better; log it with the tag better.bleu, or say it now"
+    ] == comparison.reasons
+    assert ["worse", "better"] == [
+        compared(*groups, metric="bleu", better=better).result for better in ("higher", "lower")
+    ]
 
 
 def test_a_run_in_both_groups_is_a_mistake() -> None:

@@ -10,7 +10,7 @@ from website.pages import title_of
 
 Entry: TypeAlias = "str | dict[str, Any]"
 
-USE = ("integrations", "guards", "exporting")
+USE = ("integrations", "notebooks", "schedulers", "checkpoints", "guards", "exporting", "importing")
 COMMANDS = ("launch", "report", "preflight", "canary")
 
 
@@ -27,7 +27,7 @@ def navigation(pages: Mapping[str, bytes]) -> list[Entry]:
         {"Verdicts": [*_files("verdicts", "verdict-pictures"), *_families(), "runbooks/checklist.md"]},
         {"Metrics": [*_files("metrics", "dashboards"), _alerts(pages)]},
         {"Recipes": [*_below("recipes/", pages), *_files(*USE)]},
-        {"Operate": [*_files("operate", "secrets", "security")]},
+        {"Operate": [*_files("operate", "fleet", "secrets", "security")]},
         {
             "Reference": [
                 *_files("settings", "api", "client", "protocol", "events"),

@@ -32,11 +32,13 @@ CHECKED_BY = {
 
 RUN_BY = {
     "README.md": "tests/docs/test_programs.py",
+    "docs/checkpoints.md": "tests/agent/inspection/test_page.py",
     "docs/client.md": "tests/agent/client/test_client.py",
     "docs/exporting.md": "tests/agent/export/test_documents.py",
     "docs/guards.md": "tests/docs/test_programs.py",
     "docs/integrations.md": "tests/agent/integrations/test_documented.py",
     "docs/migration.md": "tests/docs/test_migration.py",
+    "docs/notebooks.md": "tests/agent/recorded/test_documents.py",
     "docs/preflight.md": "tests/docs/test_programs.py",
     "docs/protocol.md": "tests/e2e/test_protocol_example.py",
     "docs/quickstart.md": "tests/docs/test_quickstart.py",

@@ -27,6 +27,7 @@ OURS = {"ammeter", "ammeter-server", "make", "docker", "kubectl", "curl"}
 OTHERS = {
     *("amtool", "promtool", "pg_dump", "createdb", "createuser", "pg_restore", "openssl"),
     *("accelerate", "deepspeed", "torchrun", "pip", "python", "python3", ".venv/bin/python", ".venv/bin/pytest"),
+    *("helm", "sbatch"),
     *("cd", "chmod", "cp", "done", "echo", "export", "git", "kill", "mkdir", "sed", "sleep"),
 }
 """Programs of others, of which only the syntax of the command is checked, where no test runs it."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ammeter.recorded.recorded_run import RecordedRun, load
 
-from ammeter.export.recorded_run import RecordedRun, load
 from ammeter.journal.find import find_runs
 from ammeter.wire.columns import ABSENT, measured
 from ammeter.wire.frames import is_loss

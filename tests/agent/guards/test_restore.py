@@ -17,6 +17,7 @@ import ammeter
 from ammeter import guards
 from ammeter.guards import restore_check, restore_process
 from ammeter.guards.restore_process import RestoreProcess
+from ammeter.inspection.inspected import DISTRIBUTED
 from ammeter.inspection.place import Place
 from ammeter.report import command, diagnosis
 from tests import forked
@@ -155,6 +156,10 @@ SAVED: dict[str, Any] = {
 READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents": SAVED["contents"]}
 
 
+def contents(**weights: int) -> dict[str, Any]:
+    return {**SAVED["contents"], "weights": weights}
+
+
 @pytest.mark.parametrize(
     ("saved", "found", "outcome", "reason"),
     [
@@ -163,11 +168,14 @@ READ: dict[str, Any] = {"outcome": "passed", "reason": "", "bytes": 9, "contents
         ({}, {"bytes": 8}, "skipped", "replaced before it was read"),
         (
             {},
-            {"contents": {**SAVED["contents"], "weights": {"float32": 3}}},
+            {"contents": contents(float32=3)},
             "failed",
             "weights differ from the saved ones",
         ),
         ({}, {"contents": {**SAVED["contents"], "scaler": False}}, "failed", "the saved scaler was not read back"),
+        ({}, {"format": DISTRIBUTED, "bytes": 8, "contents": contents(float32=8)}, "passed", ""),
+        ({}, {"format": DISTRIBUTED, "contents": contents(float32=3)}, "failed", "weights differ from the saved ones"),
+        ({}, {"absent": "1 of 4 trained tensors, a first"}, "partial", "lacks 1 of 4 trained tensors, a first"),
         ({}, {"outcome": "failed", "reason": "broken"}, "failed", "broken"),
     ],
 )

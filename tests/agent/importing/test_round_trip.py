@@ -65,9 +65,10 @@ def test_values_and_findings_on_the_loss_survive_export_and_import(
         library(LIBRARIES[format])
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert 0 == main(["export", str(watched), "--to", format, TARGETS[format]])
+    target = TARGETS[format].replace("sqlite:///", f"sqlite:///{tmp_path}/")  # MLflow keeps a store by its address
+    assert 0 == main(["export", str(watched), "--to", format, target])
     capsys.readouterr()
-    found = bring(capsys, TARGETS[format], "--from", format, "--dir", tmp_path / "runs")
+    found = bring(capsys, target, "--from", format, "--dir", tmp_path / "runs")
     if format == "wandb":
         library("wandb").teardown()
     assert _bits(rows(watched)) == _bits(rows(found["path"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,9 @@ ASKED = "found = run.report().as_json()['summary']['steps']; print(step, found, 
 
 @pytest.mark.skipif("not _has_kernel()", reason="no ipykernel")
 def test_a_kernel_that_is_interrupted_goes_on_in_the_same_run(tmp_path: Path) -> None:
-    from nbformat.v4 import new_code_cell, new_notebook
-
-    cells = [new_code_cell(source) for source in (MODEL + WATCH, ENDLESS, ASKED, TRAIN, ASKED)]
-    notebook = new_notebook(cells=cells)
+    make: Any = import_module("nbformat.v4")
+    cells = [make.new_code_cell(source) for source in (MODEL + WATCH, ENDLESS, ASKED, TRAIN, ASKED)]
+    notebook = make.new_notebook(cells=cells)
     executed(notebook, tmp_path, timeout=20, interrupt_on_timeout=True, allow_errors=True)
     assert ["KeyboardInterrupt"] == [output.ename for output in cells[1].outputs if output.output_type == "error"]
     counted, recorded, closed = map(int, printed(cells[2]).split())

@@ -11,6 +11,7 @@ import numpy as np
 from ammeter.recorded.recorded_run import RecordedRun, load
 
 from ammeter.journal.find import find_runs
+from ammeter.recorded.recorded_run import RecordedRun, load
 from ammeter.wire.columns import ABSENT, measured
 from ammeter.wire.frames import is_loss
 from bench.zoo.plan import Case, archs, faulty

@@ -27,10 +27,13 @@ OURS = {"ammeter", "ammeter-server", "make", "docker", "kubectl", "curl"}
 OTHERS = {
     *("amtool", "promtool", "pg_dump", "createdb", "createuser", "pg_restore", "openssl"),
     *("accelerate", "deepspeed", "torchrun", "pip", "python", "python3", ".venv/bin/python", ".venv/bin/pytest"),
-    *("helm", "sbatch"),
+    *("helm", "sbatch", "scontrol", "head"),
     *("cd", "chmod", "cp", "done", "echo", "export", "git", "kill", "mkdir", "sed", "sleep"),
 }
 """Programs of others, of which only the syntax of the command is checked, where no test runs it."""
+
+WITH_ACTIONS = ("baseline",)
+"""Commands of `ammeter` whose first word is that of an action, which has options of its own."""
 
 BLOCKS = all_blocks("sh")
 CONSOLE = all_blocks("console")
@@ -63,11 +66,11 @@ def test_every_program_of_a_command_is_known() -> None:
 
 
 @cache
-def options(command: str) -> set[str]:
+def options(*command: str) -> set[str]:
     """The options that the help of a command of `ammeter` lists."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        main([command, "--help"])
+        main([*command, "--help"])
     return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown.getvalue()))
 
 
@@ -75,7 +78,8 @@ def options(command: str) -> set[str]:
 def test_every_option_of_ammeter_exists(place: str, words: list[str]) -> None:
     command, *rest = words
     own = rest[: rest.index("--")] if "--" in rest else rest
-    assert [] == [word for word in own if word.startswith("--") and word.partition("=")[0] not in options(command)]
+    known = options(command, *(rest[:1] if command in WITH_ACTIONS else ()))
+    assert [] == [word for word in own if word.startswith("--") and word.partition("=")[0] not in known]
     assert ("--" in rest) == (command in ("run", "canary")), place
 
 

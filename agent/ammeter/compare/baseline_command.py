@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ammeter baseline",
         description="Pin a run as the baseline of its project, or of the runs with its name. `ammeter gate` uses the"
         " pins beside the journals, the collector its own.",
+        epilog="Options of the actions: --of project or name, --dir, --collector, --url, --json.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     for action, text in (

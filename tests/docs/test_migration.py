@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from ammeter.recorded.recorded_run import load
 
+from ammeter.recorded.recorded_run import load
 from ammeter.verdicts import BY_ID
 from ammeter.wire.frames import SCALARS, STATS
 from tests.docs.blocks import Block, blocks

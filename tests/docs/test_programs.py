@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from ammeter.recorded.recorded_run import load
 
 from ammeter.__main__ import main
+from ammeter.recorded.recorded_run import load
 from tests.docs.blocks import blocks
 from tests.house import tree
 

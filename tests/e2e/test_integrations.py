@@ -100,7 +100,8 @@ def trained(name: str, folder: Path, collector: Collector, *arguments: str) -> d
         items = collector.ask("/api/v1/runs")["items"]
         return next((run for run in items if [run["id"]] == recorded and run["state"] == "ended"), {})
 
-    return wait_for(ended, f"the run of {name} has ended", collector.log)
+    run: dict[str, Any] = wait_for(ended, f"the run of {name} has ended", collector.log)
+    return run
 
 
 def findings(collector: Collector, run: dict[str, Any]) -> set[str]:

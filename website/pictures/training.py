@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ammeter.recorded.recorded_run import RecordedRun, load
 
 from ammeter.journal.find import find_runs
 from ammeter.recorded.recorded_run import RecordedRun, load

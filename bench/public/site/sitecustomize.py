@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 WEIGHTS_SITE = Path(__file__).parents[2] / "wild" / "weights_site" / "sitecustomize.py"
@@ -124,11 +125,11 @@ class Record:
 
     def line(self) -> str:
         """The innermost line of the program itself, '' if a library trains it."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.folder):
                 return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return ""
 
     def enter(self, original: Callable[..., Any]) -> Callable[..., Any]:

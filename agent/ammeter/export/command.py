@@ -27,10 +27,11 @@ TARGETS = {
     "mlflow": "a tracking URI such as sqlite:///mlflow.db, or a folder",
     "wandb": "a new folder for files of the offline mode, or wandb:[ENTITY/]PROJECT to upload",
     "otlp": "the URL of an OTLP receiver, such as http://localhost:4318",
+    "record": "a JSON file for a model registry, without the rows",
 }
 """Format -> what TARGET is. The module `to_<format>` writes it."""
 
-FILES = ("csv", "parquet")
+FILES = ("csv", "parquet", "record")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
     try:
         if given.force and given.to not in FILES:
-            raise ExportFailed(f"--force replaces a file of {' or '.join(FILES)}; for {given.to} name a new target")
+            files = f"{', '.join(FILES[:-1])} or {FILES[-1]}"
+            raise ExportFailed(f"--force replaces a file of {files}; for {given.to} name a new target")
         run = load(find_run(given.run, settings().dir), tensors=given.tensors)
         written = Written(run, given.to, given.target, given.force)
         _write(written)

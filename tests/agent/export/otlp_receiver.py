@@ -13,7 +13,7 @@ from tests.parts import library
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers 200, or `status`; metrics and logs are the requests that it accepted."""
+    """Answers 200, or `status`; metrics, logs and traces are the requests that it accepted."""
 
     daemon_threads = True
 
@@ -21,6 +21,7 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.metrics: list[Any] = []
         self.logs: list[Any] = []
+        self.traces: list[Any] = []
         self.status = 200
         self.largest = 0
         """Bytes of the largest request."""
@@ -37,6 +38,15 @@ class Receiver(ThreadingHTTPServer):
                 for metric in resource.scope_metrics[0].metrics:
                     for point in getattr(metric, metric.WhichOneof("data")).data_points:
                         yield facts, metric, point
+
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for request in self.traces
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
 
     def records(self) -> list[Any]:
         return [
@@ -78,6 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             kept, kind = {
                 "/v1/metrics": (self.server.metrics, "metrics"),
                 "/v1/logs": (self.server.logs, "logs"),
+                "/v1/traces": (self.server.traces, "trace"),
             }[self.path]
             service = library(f"opentelemetry.proto.collector.{kind}.v1.{kind}_service_pb2")
             kept.append(getattr(service, f"Export{kind.title()}ServiceRequest").FromString(body))

@@ -124,6 +124,26 @@ def test_names_that_opentelemetry_refuses_are_attributes(
     assert "s" == found["ammeter.step_seconds"][0]
 
 
+@pytest.mark.parametrize(("traceparent", "ended"), [(f"00-{TRACE}-{SPAN}-01", "exit"), ("", "exception")])
+def test_each_rank_is_a_span_below_the_one_that_started_it(
+    traceparent: str, ended: str, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = warm(20)
+    stream.bye(ended)
+    recorded(stream, tmp_path, rank=1, environment={"traceparent": traceparent} if traceparent else {})
+    for _ in range(2):
+        export(capsys, tmp_path / RUN, "--to", "otlp", receiver.url)
+    first, again = receiver.spans()
+    assert first == again
+    assert ("ammeter.training", SPAN if traceparent else "") == (first.name, first.parent_span_id.hex())
+    assert (first.trace_id.hex() == TRACE) == bool(traceparent)
+    assert {"ammeter.rank": 1, "ammeter.steps": 20, "ammeter.ended": ended} == attributes(first.attributes)
+    times = times_of(receiver)
+    assert first.start_time_unix_nano <= times[0]
+    assert times[19] == first.end_time_unix_nano
+    assert ((1, "") if ended == "exit" else (2, ended)) == (first.status.code, first.status.message)
+
+
 def test_events_and_findings_are_logs_at_their_times_in_the_trace_of_the_training(
     receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,7 @@ def test_a_folder_with_content_stays_as_it_is(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "logs" / "mine").touch()
     words = (tmp_path / RUN, "--to", "tensorboard", tmp_path / "logs")
     assert "exists and is not an empty folder; name another one" in refusal(capsys, *words)
-    assert "--force replaces a file of csv or parquet; for tensorboard name a new target" in refusal(
+    assert "--force replaces a file of csv, parquet or record; for tensorboard name a new target" in refusal(
         capsys, *words, "--force"
     )
     assert ["mine"] == [path.name for path in (tmp_path / "logs").iterdir()]

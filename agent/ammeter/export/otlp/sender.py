@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
@@ -31,7 +32,7 @@ class Sender:
     """
 
     def __init__(self, url: str) -> None:
-        self._metrics, self._logs, self._api, self._resources, scopes, self._context, metric_exporter, log_exporter = (
+        self._metrics, self._logs, self._api, self._resources, scopes, self._context, self._traces, self._spans = (
             library(
                 "otlp",
                 "opentelemetry.sdk.metrics.export",
@@ -40,9 +41,13 @@ class Sender:
                 "opentelemetry.sdk.resources",
                 "opentelemetry.sdk.util.instrumentation",
                 "opentelemetry.trace.propagation.tracecontext",
-                "opentelemetry.exporter.otlp.proto.http.metric_exporter",
-                "opentelemetry.exporter.otlp.proto.http._log_exporter",
+                "opentelemetry.trace",
+                "opentelemetry.sdk.trace",
             )
+        )
+        exporters = "opentelemetry.exporter.otlp.proto.http"
+        metric_exporter, log_exporter, span_exporter = library(
+            "otlp", f"{exporters}.metric_exporter", f"{exporters}._log_exporter", f"{exporters}.trace_exporter"
         )
         if not url.startswith(("http://", "https://")):
             raise ExportFailed(f"{url!r} is not the URL of an OTLP receiver; use one such as http://localhost:4318")
@@ -50,6 +55,7 @@ class Sender:
         self._scope = scopes.InstrumentationScope(SCOPE, __version__)
         self._metric_exporter = metric_exporter.OTLPMetricExporter(endpoint=f"{self._url}/v1/metrics")
         self._log_exporter = log_exporter.OTLPLogExporter(endpoint=f"{self._url}/v1/logs")
+        self._span_exporter = span_exporter.OTLPSpanExporter(endpoint=f"{self._url}/v1/traces")
         self._waiting: list[Any] = []
         self._waiting_points = self.points = self.logs = 0
 
@@ -79,10 +85,43 @@ class Sender:
             self._check(self._log_exporter.export(batch).name == "SUCCESS")
             self.logs += len(batch)
 
+    def trace(self, stream: Stream, end: int) -> None:
+        """Sends a process of the training as a span, below the one that started it, else as the root of a trace.
+
+        Args:
+            end: time of its last row, in ns.
+        """
+        hello, ended = stream.hello, stream.scan.ended
+        above = self._traces.get_current_span(self._trace(stream)).get_span_context()
+        parent = above if above.is_valid else None
+        trace = parent.trace_id if parent else _id(hello.run, 16)
+        span = self._spans.ReadableSpan(
+            "ammeter.training",
+            context=self._traces.SpanContext(trace, _id(hello.stream, 8), False, self._traces.TraceFlags(1)),
+            parent=parent,
+            resource=self._resource(stream),
+            attributes={"ammeter.rank": hello.rank, "ammeter.steps": stream.scan.rows, "ammeter.ended": ended or ""},
+            kind=self._traces.SpanKind.INTERNAL,
+            status=self._status(ended),
+            start_time=hello.started,
+            end_time=max(end, hello.started),
+            instrumentation_scope=self._scope,
+        )
+        self._check(self._span_exporter.export([span]).name == "SUCCESS")
+
+    def _status(self, ended: str | None) -> Any:
+        """Returns that of a span: an error if an exception or a signal ended the process, or it was lost."""
+        codes = self._traces.StatusCode
+        if ended is None:
+            return self._traces.Status(codes.UNSET)
+        has_failed = ended in ("exception", "signal", "lost")
+        return self._traces.Status(codes.ERROR, ended) if has_failed else self._traces.Status(codes.OK)
+
     def close(self) -> None:
         """Ends the connections."""
         self._metric_exporter.shutdown()
         self._log_exporter.shutdown()
+        self._span_exporter.shutdown()
 
     def _add(self, metric: Description, section: Section, column: Any, mask: Mask) -> None:
         started = section.stream.hello.started
@@ -128,3 +167,8 @@ class Sender:
                 f"{self._url} did not accept a request; the reason is above. Before it, {self.points} points and"
                 f" {self.logs} log records were sent; a second export sends them again"
             )
+
+
+def _id(name: str, size: int) -> int:
+    """Returns an id of a trace or span that is the same in each export of the run, and not 0."""
+    return int.from_bytes(sha256(name.encode()).digest()[:size], "big") or 1

@@ -36,7 +36,7 @@ def test_the_page_shows_what_is_printed_for_a_checkpoint_in_a_bucket(capsys: pyt
         assert 0 == main(["checkpoint", f"{bucket}/step-500.pt"])
     _, *printed = capsys.readouterr().out.splitlines()
     page = (tree.ROOT / "docs" / "checkpoints.md").read_text()
-    _, *shown = page.split("```\ns3://")[1].split("```")[0].splitlines()
+    _, *shown = page.split("```text\ns3://")[1].split("```")[0].splitlines()
     assert [re.sub(r"[\d,]+ bytes", "N bytes", line) for line in printed] == [
         re.sub(r"[\d,]+ bytes", "N bytes", line) for line in shown
     ]

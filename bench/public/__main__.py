@@ -7,6 +7,7 @@ bench/public/requirements.txt. What cannot be fetched or run is a line of the ta
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -24,15 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     options.sources.mkdir(parents=True, exist_ok=True)
     chosen = [program for program in PROGRAMS if re.search(options.only, program.name)]
-    outcomes = []
+    load, outcomes = os.getloadavg()[0], []
     for program in chosen:
         for outcome in runner.run(program, options.sources):
             outcomes.append(outcome)
             print("  ".join(report.row(outcome)), flush=True)
+            if options.write:
+                report.write(outcomes, options.write, load)
     for name, figure in report.summary(outcomes)[1:]:
         print(f"{name}: {figure}")
-    if options.write:
-        report.write(outcomes, options.write)
     return int(not all(report.is_good(outcome) for outcome in outcomes))
 
 

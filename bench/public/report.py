@@ -58,8 +58,8 @@ def summary(outcomes: Sequence[Outcome]) -> list[Row]:
     ]
 
 
-def write(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Writes both result files."""
+def write(outcomes: Sequence[Outcome], folder: Path, load: float) -> None:
+    """Writes both result files. load: that of the machine before the first program."""
     folder.mkdir(parents=True, exist_ok=True)
     commits = sorted({(outcome.program.repository, outcome.program.commit[:12]) for outcome in outcomes})
     lines = [
@@ -78,7 +78,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> None:
         "",
         *(f"- {repository} at `{commit}`" for repository, commit in commits),
         "",
-        f"torch {version('torch')}, Python {platform.python_version()}, {cpu_and_cores()}.",
+        f"torch {version('torch')}, Python {platform.python_version()}, {cpu_and_cores()}; load before: {load:.1f}.",
     ]
     (folder / "public_programs.md").write_text("\n".join(lines) + "\n")
     (folder / "public_programs.json").write_text(json.dumps([_document(each) for each in outcomes], indent=1) + "\n")

@@ -60,10 +60,14 @@ PATHS = (
 )
 
 
+OF_BASELINE = ("/api/v1/runs/{run}/baseline", "/api/v1/runs/{run}/compare")
+"""Paths that need a baseline, which these runs do not have."""
+
+
 def test_every_route_with_a_run_in_its_path_is_tried(two: Two) -> None:
     described = two.get("/openapi.json", "all").json()["paths"]
     reading = {path for path, how in described.items() if "get" in how and ("{run}" in path or "{incident}" in path)}
-    tried = {path.partition("?")[0] for path in PATHS}
+    tried = {path.partition("?")[0] for path in (*PATHS, *OF_BASELINE)}
     tried = {path.replace("compare/{run}", "compare/{baseline}") for path in tried}
     assert reading == {path.replace("{run}.nonfinite-gradient.1", "{incident}") for path in tried}
 
@@ -74,6 +78,13 @@ def test_another_projects_run_is_told_of_as_one_that_is_not_there(two: Two, path
     assert (404, nobodys.text.replace(NOBODYS, two.runs["theirs"])) == (theirs.status_code, theirs.text)
     assert 200 == two.get(path.format(run=two.runs["ours"]), "ours").status_code
     assert 200 == two.get(path.format(run=two.runs["theirs"]), "all").status_code
+
+
+@pytest.mark.parametrize("path", OF_BASELINE)
+def test_another_projects_run_has_no_baseline_that_is_told(two: Two, path: str) -> None:
+    theirs, nobodys = (two.get(path.format(run=run), "ours") for run in (two.runs["theirs"], NOBODYS))
+    assert (404, nobodys.text.replace(NOBODYS, two.runs["theirs"])) == (theirs.status_code, theirs.text)
+    assert nobodys.text.replace(NOBODYS, two.runs["theirs"]) != two.get(path.format(run=two.runs["theirs"]), "all").text
 
 
 def test_another_projects_run_is_no_baseline(two: Two) -> None:

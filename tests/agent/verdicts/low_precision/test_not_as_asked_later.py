@@ -131,12 +131,25 @@ class PartlyHidden(Model):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("first", "reason"), [(40, "disabled"), (0, None)])
-def test_a_graph_that_hides_dtypes_tells_only_that_visible_ones_have_changed(
-    first: int, reason: str | None, tmp_path: Path
+class MostlyHidden(Model):
+    """Has more such Functions than products."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.norm(self.first(x))
+        for _ in range(9):
+            hidden = Passing.apply(hidden, 1.0)  # type: ignore[no-untyped-call]
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "reason"),
+    [(PartlyHidden, 40, "disabled"), (PartlyHidden, 0, "disabled"), (MostlyHidden, 0, None)],
+)
+def test_a_graph_that_hides_dtypes_tells_what_most_products_show(
+    kind: Any, first: int, reason: str | None, tmp_path: Path
 ) -> None:
     steps = iter(range(100))
-    seen = trained(tmp_path, lambda: cpu(enabled=next(steps) < first), scaled=True, steps=100, kind=PartlyHidden)
+    seen = trained(tmp_path, lambda: cpu(enabled=next(steps) < first), scaled=True, steps=100, kind=kind)
     assert reason == reason_of(seen)
 
 

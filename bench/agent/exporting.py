@@ -130,7 +130,7 @@ def table(found: dict[str, list[list[float]]]) -> list[Row]:
     medians = {mode: np.array([np.median(block) for block in blocks]) for mode, blocks in found.items()}
     for mode in MODES:
         ratios = [medians[mode] / medians[other] for other in MODES[:2]]
-        cells = [f"{np.median(each):.3f} ({each.min():.2f} to {each.max():.2f})" for each in ratios]
+        cells = [f"{np.median(ratio):.3f} ({ratio.min():.2f} to {ratio.max():.2f})" for ratio in ratios]
         rows.append((mode, f"{1e3 * np.median(medians[mode]):.2f}", *cells))
     return rows
 

@@ -69,9 +69,9 @@ def _steps(outcome: Outcome, summary: dict[str, Any], truth: dict[str, Any]) -> 
 
 def _losses(summary: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
     """The first and the last loss of the only place that computes one; of several places, of those that it names."""
-    said = {name: numbers for name, numbers in (summary.get("losses") or {}).items() if numbers["read"]}
-    said = said or {"loss": summary["loss"]}
-    for name, numbers in said.items():
+    reported = {name: numbers for name, numbers in (summary.get("losses") or {}).items() if numbers["read"]}
+    reported = reported or {"loss": summary["loss"]}
+    for name, numbers in reported.items():
         place = name.partition("@")[2]
         known = truth["losses"].get(place) if place else _only(truth["losses"])
         if not known:

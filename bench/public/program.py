@@ -76,9 +76,9 @@ class Program:
 
     def command(self, precision: str, script: str) -> list[str]:
         """Script and options."""
-        return [script, *self.options, *(each for each in self.precisions[precision] if each[0] == "-")]
+        return [script, *self.options, *(option for option in self.precisions[precision] if option[0] == "-")]
 
     def environment(self, precision: str) -> dict[str, str]:
         """Variables of the environment."""
-        pairs = (each.partition("=") for each in self.precisions[precision] if each[0] != "-")
+        pairs = (setting.partition("=") for setting in self.precisions[precision] if setting[0] != "-")
         return {name: value for name, _, value in pairs}

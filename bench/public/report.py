@@ -81,7 +81,9 @@ def write(outcomes: Sequence[Outcome], folder: Path, load: float) -> None:
         f"torch {version('torch')}, Python {platform.python_version()}, {cpu_and_cores()}; load before: {load:.1f}.",
     ]
     (folder / "public_programs.md").write_text("\n".join(lines) + "\n")
-    (folder / "public_programs.json").write_text(json.dumps([_document(each) for each in outcomes], indent=1) + "\n")
+    (folder / "public_programs.json").write_text(
+        json.dumps([_document(outcome) for outcome in outcomes], indent=1) + "\n"
+    )
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:

@@ -7,16 +7,15 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.common.program_end import NEVER_RUN, End, run_to_end
 from bench.public.program import Fault, Program
 from bench.public.sources import Missing, prepared
 
@@ -24,16 +23,6 @@ SITE = Path(__file__).parent / "site"
 RUN_SECONDS = 600.0
 REPORT_SECONDS = 120.0
 WATCHED = ("-m", "ammeter", "run", "--", sys.executable)
-
-
-@dataclass(frozen=True)
-class End:
-    """How a run ended. code: None after the time limit. weights: digest of the trained parameters by rank."""
-
-    code: int | None
-    output: str
-    weights: dict[str, str]
-    errors: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,9 +40,9 @@ class Outcome:
     program: Program
     precision: str
     missing: str = ""
-    bare: End = End(None, "", {})
-    recorded: End = End(None, "", {})
-    watched: End = End(None, "", {})
+    bare: End = NEVER_RUN
+    recorded: End = NEVER_RUN
+    watched: End = NEVER_RUN
     truth: dict[str, Any] = field(default_factory=dict)
     report: dict[str, Any] | None = None
     broken: dict[Fault, list[dict[str, Any]]] = field(default_factory=dict)
@@ -102,33 +91,14 @@ def _watched(
 
 
 def _end(program: Program, precision: str, script: Path, folder: Path, *launcher: str, **variables: str) -> End:
-    """Runs a copy of the program, always in the same folder. After the time limit everything that it started ends."""
+    """Runs a copy of the program, always in the same folder."""
     copy, weights = folder / "program", folder / "weights"
     for path in (copy, weights):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(folder / "source", copy, symlinks=True)
-    weights.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
-    environment |= {"PYTHONPATH": os.pathsep.join((str(SITE), str(copy))), "WILD_WEIGHTS": str(weights)}
+    environment = {"PYTHONPATH": os.pathsep.join((str(SITE), str(copy)))}
     environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONHASHSEED": "0"}
-    process = subprocess.Popen(
-        [sys.executable, *launcher, *program.command(precision, script.name)],
-        cwd=copy / script.parent,
-        env=environment | program.environment(precision) | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    code: int | None = None
-    try:
-        output, errors = process.communicate(timeout=RUN_SECONDS)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-    digests = {file.name: file.read_text() for file in sorted(weights.iterdir())}
-    return End(code, re.sub(program.varying, "", output) if program.varying else output, digests, errors)
+    environment |= program.environment(precision) | variables
+    command = [sys.executable, *launcher, *program.command(precision, script.name)]
+    end = run_to_end(command, copy / script.parent, environment, weights, RUN_SECONDS)
+    return replace(end, output=re.sub(program.varying, "", end.output)) if program.varying else end

@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.common.program_end import End, run_to_end
 from bench.common.tables import Row
 
 WEIGHTS_SITE = Path(__file__).parent / "weights_site"
@@ -29,16 +28,6 @@ PROGRAM_SECONDS = 600.0
 """Time limit of a program."""
 
 SAME, CHANGED, NOT_REPEATABLE = "same", "CHANGED", "not repeatable"
-
-
-@dataclass(frozen=True)
-class End:
-    """How a run ended. code: None after the time limit. weights: digest of the trained parameters by rank."""
-
-    code: int | None
-    output: str
-    weights: dict[str, str]
-    errors: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,38 +123,14 @@ def _found(outcome: Outcome) -> str:
 
 
 def _end(script: Path, folder: Path, launcher: list[str]) -> End:
-    """Runs a copy of the script's folder. After the time limit everything that it has started ends."""
-    program, weights = folder / "program", folder / "weights"
+    """Runs a copy of the script's folder."""
+    program = folder / "program"
     shutil.copytree(script.parent, program, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".git"))
-    weights.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AMMETER_")}
-    paths = [str(WEIGHTS_SITE), *filter(None, [environment.get("PYTHONPATH")])]
-    environment |= {
-        "AMMETER_DIR": str(folder / "journal"),
-        "WILD_WEIGHTS": str(weights),
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
-    process = subprocess.Popen(
-        [sys.executable, *launcher, str(program / script.name)],
-        cwd=program,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    code: int | None = None
-    try:
-        output, errors = process.communicate(timeout=PROGRAM_SECONDS)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-    digests = {file.name: file.read_text() for file in sorted(weights.iterdir())}
-    return End(code, output.replace(str(folder), ""), digests, errors)
+    paths = [str(WEIGHTS_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"AMMETER_DIR": str(folder / "journal"), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, *launcher, str(program / script.name)]
+    end = run_to_end(command, program, environment, folder / "weights", PROGRAM_SECONDS)
+    return replace(end, output=end.output.replace(str(folder), ""))
 
 
 def _findings(folder: Path) -> list[dict[str, Any]] | None:

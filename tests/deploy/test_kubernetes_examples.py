@@ -86,8 +86,10 @@ def test_the_token_is_a_file_of_a_secret_and_in_no_manifest(
     assert f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}" == environment["AMMETER_TOKEN_FILE"]
     assert "Secret" not in {thing["kind"] for _, thing in THINGS}
     (tmp_path / "token").write_text("t" * 32)
-    said = {key: found for key, found in environment.items() if found} | {"AMMETER_TOKEN_FILE": f"{tmp_path}/token"}
-    assert "t" * 32 == settings(environment=said).token
+    variables = {key: found for key, found in environment.items() if found} | {
+        "AMMETER_TOKEN_FILE": f"{tmp_path}/token"
+    }
+    assert "t" * 32 == settings(environment=variables).token
 
 
 @pytest.mark.parametrize(("name", "template"), PODS)

@@ -39,7 +39,7 @@ UPLOAD_POLL_SECONDS = 2.0
 """Time between two questions to the store whether the file is there."""
 
 CLOCK_SECONDS = 5.0
-"""Difference between the clocks of this host and of a store, which tells times in whole seconds."""
+"""Difference between the clocks of this host and of a store, whose times are whole seconds."""
 
 
 def main(argv: list[str]) -> int:

@@ -48,7 +48,7 @@ def read(target: str, run: str | None) -> History:
 def _run(client: Any, target: str, run: str | None) -> Any:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, max_results=PAGE_RUNS) if experiments else []
-    by_label = {f"{each.info.run_id} ({each.info.run_name})": each for each in runs}
+    by_label = {f"{run.info.run_id} ({run.info.run_name})": run for run in runs}
     if run is not None:
         by_label = {label: each for label, each in by_label.items() if run in (each.info.run_id, each.info.run_name)}
         if not by_label:

@@ -36,9 +36,9 @@ class Access:
 
 def access_to(place: Place) -> Access:
     if place.is_local:
-        said = size_and_exposure(place.path)
-        mode = str(said["mode"])
-        return Access(mode, bool(int(mode or "0", 8) & stat.S_IROTH), said["exposed"], said["by"], NOT_KNOWN)
+        facts = size_and_exposure(place.path)
+        mode = str(facts["mode"])
+        return Access(mode, bool(int(mode or "0", 8) & stat.S_IROTH), facts["exposed"], facts["by"], NOT_KNOWN)
     file = place
     if place.is_folder():
         file = next((place.inside(name) for name in sorted(place.sizes())), place)
@@ -46,11 +46,11 @@ def access_to(place: Place) -> Access:
 
 
 def _encryption(file: Place) -> str:
-    said = _said(file)
-    return " ".join(str(said[key]) for key in _ENCRYPTION_KEYS if said.get(key)) or NOT_KNOWN
+    facts = _description(file)
+    return " ".join(str(facts[key]) for key in _ENCRYPTION_KEYS if facts.get(key)) or NOT_KNOWN
 
 
-def _said(file: Place) -> dict[str, Any]:
+def _description(file: Place) -> dict[str, Any]:
     """What the store says of an object. s3fs leaves the encryption out of it, and is asked for the header."""
     try:
         info = file.info()

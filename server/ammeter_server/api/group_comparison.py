@@ -65,7 +65,7 @@ class GroupDecision:
 
     Attributes:
         decision: About A. `better` and `worse` only if the interval of the difference excludes 0.
-        better: The direction of the metric; null if nobody has said it.
+        better: The direction of the metric; null if it is not known.
         first_step, last_step: The steps of the run that the values are from.
         difference, low, high: Mean of A minus mean of B, and the limits of Welch's t interval; null without a decision
             by it.

@@ -67,7 +67,10 @@ def _report_lines(report: WeeklyReport, links: Links) -> Iterator[str]:
     yield from ("", "## Operators in float32 that could run in low precision", "")
     yield from _table(
         ("operator", "reason", "runs", "FLOPs, at most"),
-        [(each.operator, each.reason, each.runs, wording.percent(each.share)) for each in report.fallbacks],
+        [
+            (fallback.operator, fallback.reason, fallback.runs, wording.percent(fallback.share))
+            for fallback in report.fallbacks
+        ],
     )
     yield from ("", "## Cost", "")
     yield from _cost_lines(report.cost, report.before)
@@ -75,7 +78,7 @@ def _report_lines(report: WeeklyReport, links: Links) -> Iterator[str]:
 
 def _summary(report: WeeklyReport) -> str:
     cost = report.cost
-    parts = [f"{each.runs} {_OUTCOME_WORDS[each.name]}" for each in cost.outcomes]
+    parts = [f"{outcome.runs} {_OUTCOME_WORDS[outcome.name]}" for outcome in cost.outcomes]
     ended = f"{wording.count(cost.runs, 'run')} ended" + (f": {', '.join(parts)}" if parts else "")
     return (
         f"{ended}. {cost.running} still running. Cost {dollars(cost.dollars)}, before {dollars(report.before.dollars)}."
@@ -112,7 +115,7 @@ def _cost_lines(cost: ProjectCost, before: ProjectCost) -> Iterator[str]:
         ("per run that ended well", dollars(cost.dollars_per_success), dollars(before.dollars_per_success)),
         ("diverged, failed or lost", dollars(cost.unsuccessful_dollars), dollars(before.unsuccessful_dollars)),
         ("repeated steps", dollars(cost.replaced_dollars), dollars(before.replaced_dollars)),
-        *((each.name, dollars(each.dollars), "") for each in cost.devices if cost.dollars is not None),
+        *((device.name, dollars(device.dollars), "") for device in cost.devices if cost.dollars is not None),
     ]
     yield from _table(("", "this period", "before"), rows)
     if cost.unpriced_runs:

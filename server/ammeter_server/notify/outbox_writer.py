@@ -76,19 +76,21 @@ class OutboxWriter:
     def _hand_over(
         self, connection: Connection, run: RunLabels, changes: Sequence[IncidentChange], now: int
     ) -> Iterator[bool]:
-        """Tells stateless channels about a cause that goes to others than the incidents that it supersedes."""
+        """Sends stateless channels the cause that goes to others than the incidents that it supersedes."""
         for heir, superseded in _handovers(changes, now):
             new = {channel.name for channel in self._receivers(run, heir.incident) if not channel.stateful}
-            told: set[str] = set()
+            notified: set[str] = set()
             for incident in superseded:
                 names = {channel.name for channel in self._receivers(run, incident) if not channel.stateful}
-                told |= names
+                notified |= names
                 if not _is_silenced(incident, now):
                     end = message("resolved", incident, run, self.links)
                     yield from (_enqueue_news(connection, incident, name, end, now) for name in sorted(names - new))
             if heir.notification is None and heir.incident.state == "open" and not _is_silenced(heir.incident, now):
                 begin = message("opened", heir.incident, run, self.links)
-                yield from (_enqueue_news(connection, heir.incident, name, begin, now) for name in sorted(new - told))
+                yield from (
+                    _enqueue_news(connection, heir.incident, name, begin, now) for name in sorted(new - notified)
+                )
 
 
 def _is_silenced(incident: Incident, now: int) -> bool:

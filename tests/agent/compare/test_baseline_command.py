@@ -18,7 +18,7 @@ from tests.server.feeding import train as feed
 Output = pytest.CaptureFixture[str]
 
 
-def told(capsys: Output, *words: str | Path) -> tuple[int, str, str]:
+def called(capsys: Output, *words: str | Path) -> tuple[int, str, str]:
     capsys.readouterr()
     code = main(list(map(str, words)))
     output = capsys.readouterr()
@@ -27,41 +27,41 @@ def told(capsys: Output, *words: str | Path) -> tuple[int, str, str]:
 
 def test_the_gate_uses_the_pin_of_the_name_before_that_of_the_project(tmp_path: Path, capsys: Output) -> None:
     other, same, run = (train(tmp_path, name, spoil=spoil) for name, spoil in (("a", 0.5), ("b", 0.0), ("b", 0.0)))
-    code, _, error = told(capsys, "gate", run)
+    code, _, error = called(capsys, "gate", run)
     assert (2, True) == (code, "has no baseline; name BASELINE, set the tag `baseline`, or pin a run" in error)
-    assert 0 == told(capsys, "baseline", "pin", other)[0]
-    assert "b against a" in told(capsys, "gate", run, *NO_SPEED)[1]
-    code, out, _ = told(capsys, "baseline", "pin", same, "--of", "name")
+    assert 0 == called(capsys, "baseline", "pin", other)[0]
+    assert "b against a" in called(capsys, "gate", run, *NO_SPEED)[1]
+    code, out, _ = called(capsys, "baseline", "pin", same, "--of", "name")
     assert (0, 2) == (code, len(out.splitlines()))
     assert f"project default, runs named b: {same.name}" in out
-    assert "b against b" in told(capsys, "gate", run, *NO_SPEED)[1]
-    assert 0 == told(capsys, "baseline", "unpin", same, "--of", "name")[0]
-    assert "b against a" in told(capsys, "gate", run, *NO_SPEED)[1]
+    assert "b against b" in called(capsys, "gate", run, *NO_SPEED)[1]
+    assert 0 == called(capsys, "baseline", "unpin", same, "--of", "name")[0]
+    assert "b against a" in called(capsys, "gate", run, *NO_SPEED)[1]
 
 
 def test_the_tag_of_a_run_and_a_named_baseline_come_before_any_pin(tmp_path: Path, capsys: Output) -> None:
     pinned, tagged = train(tmp_path, "pinned"), train(tmp_path, "tagged")
     run = train(tmp_path, "run", tags={"baseline": "tagged"})
-    told(capsys, "baseline", "pin", pinned)
-    assert "run against tagged" in told(capsys, "gate", run, *NO_SPEED)[1]
-    assert "run against pinned" in told(capsys, "gate", run, "pinned", *NO_SPEED)[1]
-    assert "tagged against pinned" in told(capsys, "gate", tagged, *NO_SPEED)[1]
+    called(capsys, "baseline", "pin", pinned)
+    assert "run against tagged" in called(capsys, "gate", run, *NO_SPEED)[1]
+    assert "run against pinned" in called(capsys, "gate", run, "pinned", *NO_SPEED)[1]
+    assert "tagged against pinned" in called(capsys, "gate", tagged, *NO_SPEED)[1]
 
 
 def test_the_pinned_run_is_not_its_own_baseline(tmp_path: Path, capsys: Output) -> None:
     run = train(tmp_path, "only")
-    told(capsys, "baseline", "pin", run)
-    code, _, error = told(capsys, "gate", run)
+    called(capsys, "baseline", "pin", run)
+    code, _, error = called(capsys, "gate", run)
     assert (2, True) == (code, "is itself the pinned baseline" in error)
 
 
 def test_a_pin_that_is_none_is_a_wrong_call_with_the_remedy(tmp_path: Path, capsys: Output) -> None:
     run = train(tmp_path, "only")
-    assert "is not pinned there" in told(capsys, "baseline", "unpin", run)[2]
-    assert "there is no run 'nobody'" in told(capsys, "baseline", "pin", "nobody", "--dir", tmp_path)[2]
-    assert (0, "no run is pinned\n", "") == told(capsys, "baseline", "list", "--dir", tmp_path)
+    assert "is not pinned there" in called(capsys, "baseline", "unpin", run)[2]
+    assert "there is no run 'nobody'" in called(capsys, "baseline", "pin", "nobody", "--dir", tmp_path)[2]
+    assert (0, "no run is pinned\n", "") == called(capsys, "baseline", "list", "--dir", tmp_path)
     (tmp_path / FILE).write_text("{}")
-    code, _, error = told(capsys, "gate", run)
+    code, _, error = called(capsys, "gate", run)
     assert (2, True) == (code, "remove it, and pin the baselines again" in error)
 
 
@@ -76,12 +76,14 @@ def test_pins_at_the_collector_are_set_listed_and_removed(client: httpx.Client, 
     feed(stream, 0, 9)
     stream.send()
     url = ("--url", str(client.base_url))
-    assert (0, f"project demo, all other runs: {stream.run}\n", "") == told(capsys, "baseline", "pin", stream.run, *url)
-    code, out, _ = told(capsys, "baseline", "pin", stream.run, "--of", "name", *url)
+    assert (0, f"project demo, all other runs: {stream.run}\n", "") == called(
+        capsys, "baseline", "pin", stream.run, *url
+    )
+    code, out, _ = called(capsys, "baseline", "pin", stream.run, "--of", "name", *url)
     assert (0, f"project demo, runs named nightly: {stream.run}") == (code, out.splitlines()[1])
     with Client(str(client.base_url)) as reader:
         assert [None, "nightly"] == [pin.name for pin in reader.baselines("demo")]
-    listed = json.loads(told(capsys, "baseline", "list", "--json", *url)[1])["items"]
+    listed = json.loads(called(capsys, "baseline", "list", "--json", *url)[1])["items"]
     assert [("", stream.run), ("nightly", stream.run)] == [(pin["name"], pin["run"]) for pin in listed]
-    assert 1 == len(told(capsys, "baseline", "unpin", stream.run, *url)[1].splitlines())
-    assert (0, "no run is pinned\n") == told(capsys, "baseline", "list", "--project", "other", *url)[:2]
+    assert 1 == len(called(capsys, "baseline", "unpin", stream.run, *url)[1].splitlines())
+    assert (0, "no run is pinned\n") == called(capsys, "baseline", "list", "--project", "other", *url)[:2]

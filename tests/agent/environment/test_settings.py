@@ -67,9 +67,9 @@ def test_a_wrong_value_is_refused_by_name_with_the_remedy(name: str, value: str,
 
 def test_a_token_can_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("the-file\n")
-    said = {"AMMETER_TOKEN_FILE": str(tmp_path / "token")}
-    assert "the-file" == settings(environment=said).token
-    assert "given" == settings(environment={**said, "AMMETER_TOKEN": "given"}).token
+    variables = {"AMMETER_TOKEN_FILE": str(tmp_path / "token")}
+    assert "the-file" == settings(environment=variables).token
+    assert "given" == settings(environment={**variables, "AMMETER_TOKEN": "given"}).token
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two words", b"\xff\xfe"])

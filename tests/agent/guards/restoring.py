@@ -53,6 +53,6 @@ def run(
 
     with pytest.MonkeyPatch.context() as patch:
         if patient:
-            patch.setattr(row_queue, "BATCH_SECONDS", 0.0)  # the guard hears of a file at the next step
+            patch.setattr(row_queue, "BATCH_SECONDS", 0.0)  # the guard finds a file at the next step
         outcome = train(folder, [guard, *others], before=slowly, steps=steps)
     return outcome, verified(outcome, folder)

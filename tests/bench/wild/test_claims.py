@@ -129,8 +129,8 @@ def test_a_program_without_grad_scaler_has_no_step_that_it_skipped() -> None:
 def test_a_run_that_skips_all_its_steps_has_skipped_each_of_them() -> None:
     rows = [Row(step, 1.0, 1.0, "same", "", applied=0) for step in range(8)]
     truth = Truth(PROGRAM, Recording(rows, 0, [], "", []))
-    said = finding("GradScaler skipped 8 steps from 0 to 7.", first_step=0, opened_step=7)
-    assert [] == [wrong for wrong in wrong_statements(said, truth, steps=True) if "stood still" in wrong]
+    right = finding("GradScaler skipped 8 steps from 0 to 7.", first_step=0, opened_step=7)
+    assert [] == [wrong for wrong in wrong_statements(right, truth, steps=True) if "stood still" in wrong]
     over = finding("GradScaler skipped 9 steps from 0 to 7.", first_step=0, opened_step=7)
     assert any("stood still in 8" in wrong for wrong in wrong_statements(over, truth, steps=True))
 

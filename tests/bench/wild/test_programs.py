@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.common.program_end import End
 from bench.wild import programs
-from bench.wild.programs import CHANGED, NOT_REPEATABLE, SAME, End, Outcome
+from bench.wild.programs import CHANGED, NOT_REPEATABLE, SAME, Outcome
 
 TRAINS = """
 import torch

@@ -158,8 +158,8 @@ def _unlike(members: Sequence[Member], name: str, ignored: frozenset[str]) -> It
     for member in members[1:]:
         reason = RunComparison(member.history, members[0].history, ignored).exclusion("validation")
         if reason:
-            told = reason.removeprefix("not comparable: ")
-            yield f"the runs of {name} differ in more than their seed: {told} ({member.label}, {members[0].label})"
+            why = reason.removeprefix("not comparable: ")
+            yield f"the runs of {name} differ in more than their seed: {why} ({member.label}, {members[0].label})"
             return
 
 

@@ -27,7 +27,7 @@ class Measurement:
     """One metric of all runs.
 
     Attributes:
-        better: `lower` or `higher`; None if nobody has said it.
+        better: `lower` or `higher`; None if it is not known.
         first_step, last_step: the steps that each value is from; equal for a validation.
         values: one per run, in the order of the runs; not finite where the run's value is not.
     """

@@ -24,7 +24,7 @@ import traceback
 from anyio import CapacityLimiter, to_thread
 
 from ammeter_server.config.prices import Prices
-from ammeter_server.db import StoreAwayError, StoreFullError, connect
+from ammeter_server.db import StoreAwayError, StoreBrokenError, StoreFullError, StoreRefusingError, connect
 from ammeter_server.process import cpu_affinity
 from ammeter_server.prometheus.scrape import Scrape
 
@@ -38,7 +38,13 @@ MAX_FRAME_BYTES = 256 * 2**10
 """Maximum bytes of one frame."""
 
 TEXT, END, UNAVAILABLE, FAULT = b"t", b".", b"a", b"e"
-"""Kinds of frames: text, end of the response, reason why the database cannot be read now, traceback."""
+"""Kinds of frames: text, end of the response, error of the database (name and message), traceback."""
+
+STORE_ERRORS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (StoreFullError, StoreAwayError, StoreRefusingError, StoreBrokenError)
+}
+"""The errors of the database by name: the child process sends one as its name and message, and the collector raises
+it again, so that a scrape is answered as any other request is."""
 
 HEAD = struct.Struct(">cI")
 
@@ -67,7 +73,8 @@ class ScrapeProcess:
             is_open: True for OpenMetrics.
 
         Raises:
-            StoreAwayError: The database cannot be read now.
+            StoreAwayError: The database cannot be read now. As elsewhere, its subclasses say who can help.
+            StoreFullError: The disk of the database is full.
             ScrapeError: Any other failure of the child process.
         """
         return await to_thread.run_sync(self._text, is_open, limiter=self._thread)
@@ -107,7 +114,8 @@ class ScrapeProcess:
             elif kind == END:
                 return pieces
             elif kind == UNAVAILABLE:
-                raise StoreAwayError(content.decode())
+                name, message = json.loads(content)
+                raise STORE_ERRORS[name](message)
             else:
                 raise ScrapeError(content.decode())
 
@@ -178,7 +186,7 @@ def _answer(scrape: Scrape, *, is_open: bool) -> None:
     except BrokenPipeError:
         raise
     except (StoreAwayError, StoreFullError) as error:
-        _write(UNAVAILABLE, str(error).encode())
+        _write(UNAVAILABLE, json.dumps([type(error).__name__, str(error)]).encode())
     except Exception:  # noqa: BLE001 - the collector logs it; the next scrape may succeed
         _write(FAULT, traceback.format_exc().encode())
     else:

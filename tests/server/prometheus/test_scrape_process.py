@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from ammeter_server.db import StoreAwayError, connect, migrations
+from ammeter_server.db import StoreRefusingError, connect, migrations
 from ammeter_server.ops import metrics
 from ammeter_server.prometheus import scrape_process
 from ammeter_server.prometheus.scrape_process import ScrapeError, ScrapeProcess
@@ -93,7 +93,7 @@ def test_a_database_that_is_away_is_said_in_words_and_asked_again(
     beside: ScrapeProcess, database: str, tmp_path: Path
 ) -> None:
     (tmp_path / "collector.db").mkdir()
-    with pytest.raises(StoreAwayError, match=r"^the database cannot be opened"):
+    with pytest.raises(StoreRefusingError, match=r"^the database cannot be opened"):
         scraped(beside)
     (tmp_path / "collector.db").rmdir()
     migrate(database)
@@ -107,7 +107,7 @@ def test_a_scrape_while_the_database_is_away_is_no_fault_in_the_log(
         (tmp_path / "collector.db").rename(tmp_path / "moved.db")
         (tmp_path / "collector.db").mkdir()
         answer = client.get("/metrics")
-    assert (503, "2") == (answer.status_code, answer.headers["retry-after"])
+    assert (503, "5") == (answer.status_code, answer.headers["retry-after"])
     assert answer.json()["detail"].startswith("the database cannot be opened")
     assert [] == [record.getMessage() for record in caplog.records if record.name == metrics.__name__]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
 from pathlib import Path
-from time import monotonic
 
 from ammeter.journal.layout import HOME_FILE, acknowledged, create_segment, private_folder, replace, segment_path, usage
 from ammeter.journal.process_lock import create_locked, file_id, is_open_as, unlock
 from ammeter.journal.size_cap import CAP_BYTES, SizeCap
 from ammeter.journal.step_ring import create_ring
+from ammeter.journal.turns import Turns
 from ammeter.redaction import process_redactor
 from ammeter.wire.codec import encode
 from ammeter.wire.frames import Event, Frame, Hello, Lost, Steps
@@ -21,9 +20,9 @@ SEGMENT_BYTES = 4 * 2**20
 _RECHECK_FRAMES = 256
 """Number of excluded frames after which the writer checks again whether the folder has room."""
 
-_STUCK_SECONDS = 10.0
-"""How long another thread may have its turn. After that time the thread counts as interrupted while it acquired the
-turn, so the turn will not come back."""
+_CLOSE_SECONDS = 2.0
+"""Maximum time that close() waits for another thread, which writes the last frames of all and then closes. The end of
+the process would stop a daemon thread in the middle of that."""
 
 
 class Journal:
@@ -56,9 +55,7 @@ class Journal:
         self._segment_bytes = min(segment_bytes, hot_bytes // 2) if self._hot else segment_bytes
         self._cap = SizeCap(self.folder, cap_bytes)
         self._hello: Hello | None = None
-        self._waiting: deque[tuple[Frame, ...] | None] = deque()
-        self._turn: deque[None] = deque([None])
-        self._wrote_at = monotonic()
+        self._turns = Turns[tuple[Frame, ...] | None](self._write_call)
         self._file = -1
         self._file_id = (-1, -1)
         self._path: Path | None = None
@@ -90,7 +87,7 @@ class Journal:
 
     def hello(self, hello: Hello) -> None:
         """Writes the hello now and at the beginning of every later segment."""
-        self._write_in_turn((hello,))
+        self._turns.take((hello,))
 
     def append(self, *frames: Frame) -> bool:
         """Writes frames, with one write() if they fit into a segment.
@@ -100,30 +97,7 @@ class Journal:
         Returns:
             False if a frame was lost; a Lost frame reports it as soon as possible.
         """
-        return not frames or self._write_in_turn(frames)
-
-    def _write_in_turn(self, frames: tuple[Frame, ...] | None) -> bool:
-        """Serializes writers without a lock.
-
-        Only one thread at a time can pop the only element of a deque.
-        """
-        waiting, written = self._waiting, True
-        waiting.append(frames)
-        while waiting:
-            try:
-                self._turn.pop()
-            except IndexError:
-                if monotonic() - self._wrote_at < _STUCK_SECONDS:
-                    return True
-            try:
-                while waiting:
-                    call, self._wrote_at = waiting.popleft(), monotonic()
-                    done = self._write_call(call)
-                    written = done if call is frames else written
-            finally:
-                if not self._turn:
-                    self._turn.append(None)
-        return written
+        return not frames or self._turns.take(frames)
 
     def _write_call(self, frames: tuple[Frame, ...] | None) -> bool:
         """Writes the frames of one call; None closes the journal."""
@@ -188,8 +162,12 @@ class Journal:
         return acknowledged(self.folder)
 
     def close(self) -> None:
-        """Closes the files and releases the lock. May be called twice."""
-        self._write_in_turn(None)
+        """Closes the files and releases the lock, once all frames are written. May be called twice.
+
+        Called from within a write, for example by a signal handler, it leaves the rest to that write.
+        """
+        self._turns.take(None)
+        self._turns.wait_until(lambda: self._lock < 0, _CLOSE_SECONDS)
 
     def _close(self) -> None:
         self._close_segment()

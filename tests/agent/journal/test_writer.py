@@ -130,12 +130,32 @@ def test_several_threads_write_into_one_journal_and_nothing_is_lost_or_torn(tmp_
         assert list(range(first, first + 2_000)) == [step for step in emitted if first <= step < first + 10_000]
 
 
+@pytest.mark.parametrize("_", range(20))
+def test_all_is_written_when_close_returns_although_another_thread_goes_on_writing(_: int, tmp_path: Path) -> None:
+    writer, is_over = Journal(tmp_path / "stream"), threading.Event()
+    writer.hello(HELLO)
+
+    def write() -> None:
+        while not is_over.is_set():
+            writer.append(event(1))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    writer.append(row(7))
+    writer.append(Bye("exit", 7, 0))
+    writer.close()
+    frames = recorded(writer.folder)
+    is_over.set()
+    thread.join()
+    assert [row(7), Bye("exit", 7, 0)] == [frame for frame in frames if not isinstance(frame, Event)]
+
+
 def test_a_turn_that_an_interrupt_took_away_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("ammeter.journal.writer.monotonic", lambda: now[0])
+    monkeypatch.setattr("ammeter.journal.turns.monotonic", lambda: now[0])
     writer = Journal(tmp_path / "stream")
     writer.hello(HELLO)
-    writer._turn.clear()
+    writer._turns._turn.clear()
     for step in range(200):
         writer.append(row(step))
         now[0] += 0.1

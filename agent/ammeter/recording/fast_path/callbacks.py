@@ -106,9 +106,10 @@ class Callbacks:
             is_early: the program logs them before its optimizer steps.
         """
         session = self._session
-        if is_early and session.row.stepped and not self._step.is_scaled:
-            self._close()
-        session.working = session.working or is_early
+        if get_ident() == session.thread:  # another thread neither ends nor begins a step
+            if is_early and session.row.stepped and not self._step.is_scaled:
+                self._close()
+            session.working = session.working or is_early
         step = self._step if session.working else self._buffer.last()
         if step is None:
             return False

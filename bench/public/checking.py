@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from bench.public.program import Fault
 from bench.public.runner import Outcome
 
 LOSS_TOLERANCE = 1e-4
@@ -13,6 +14,11 @@ LOSS_TOLERANCE = 1e-4
 
 SPEED_TOLERANCE = 1.5
 """Ratio of two medians of the same step, in two runs on a machine with other work."""
+
+HALF = frozenset(("float16", "bfloat16"))
+
+SENSITIVE_ERROR = 0.01
+"""Relative error of probabilities computed in half precision from which sensitive-op-in-half names them."""
 
 PRECISIONS = {
     "fp32": ("float32", ()),
@@ -49,9 +55,27 @@ def speed(outcome: Outcome) -> float | None:
     return seconds / outcome.truth["step_seconds"] if seconds else None
 
 
-def is_named(findings: list[dict[str, Any]], verdicts: tuple[str, ...]) -> bool:
-    """Whether one of these verdicts is the first of the findings."""
-    return bool(findings) and findings[0]["verdict"] in verdicts
+def first_of_fault(outcome: Outcome, fault: Fault) -> str:
+    """The first verdict of the run with the fault that the healthy run does not have, '' for none."""
+    healthy = {finding["verdict"] for finding in (outcome.report or {"findings": ()})["findings"]}
+    return next((found["verdict"] for found in outcome.broken[fault] if found["verdict"] not in healthy), "")
+
+
+def is_named(outcome: Outcome, fault: Fault) -> bool:
+    """Whether the first verdict names the fault."""
+    return first_of_fault(outcome, fault) in fault.verdicts
+
+
+def unconfirmed(outcome: Outcome) -> list[str]:
+    """The verdicts of a healthy program that the recorder does not confirm."""
+    found = outcome.report["findings"] if outcome.report else []
+    truth = outcome.truth
+    confirmed = {
+        "loss-in-half": not HALF.isdisjoint(truth.get("loss_dtypes", ())),
+        "no-loss-scaling": "float16" in truth.get("dtypes", ()) and not truth.get("is_scaled", True),
+        "sensitive-op-in-half": truth.get("softmax_error", 0.0) >= SENSITIVE_ERROR,
+    }
+    return [finding["verdict"] for finding in found if not confirmed.get(finding["verdict"])]
 
 
 def _bare(outcome: Outcome, part: str) -> Any:

@@ -30,6 +30,11 @@ def text() -> str:
     return "".join([*lines, "\n", *(f"{word}\n" for word in known)])
 
 
+def text_lines() -> list[str]:
+    """The lines of text() with several words."""
+    return [line for line in text().splitlines() if " " in line]
+
+
 def text_at(*paths: str) -> Maker:
     """Writes the text to these files of a repository."""
 
@@ -77,8 +82,12 @@ def _digits(count: int) -> tuple[bytes, bytes]:
     return bytes(images), bytes(labels)
 
 
-def images_at(folder_name: str, classes: int = 2, count: int = 96, pixels: int = 32) -> Maker:
-    """Writes PNG images in a folder per class."""
+def pictures(folder_name: str, file_name: str, classes: int = 2, count: int = 96, pixels: int = 32) -> Maker:
+    """Writes images of `classes` colours.
+
+    Args:
+        file_name: Path of an image in the folder; {part} is train or validation, {label} its class, {number} its own.
+    """
 
     def write(folder: Path) -> None:
         from PIL import Image
@@ -87,11 +96,11 @@ def images_at(folder_name: str, classes: int = 2, count: int = 96, pixels: int =
         for number in range(count):
             label = number % classes
             part = "validation" if number % 8 == 7 else "train"
-            place = folder / folder_name / part / f"class{label}"
-            place.mkdir(parents=True, exist_ok=True)
+            path = folder / folder_name / file_name.format(part=part, label=label, number=number)
+            path.parent.mkdir(parents=True, exist_ok=True)
             colors = bytes(
                 min(255, chosen.randrange(160) + 95 * (label == axis)) for _ in range(pixels**2) for axis in range(3)
             )
-            Image.frombytes("RGB", (pixels, pixels), colors).save(place / f"{number}.png")
+            Image.frombytes("RGB", (pixels, pixels), colors).save(path)
 
     return write

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SITE = Path(__file__).parent / "site"
+"""The sitecustomize of each Python of a program."""
+
 
 def no_data(_: Path) -> None:
     """A program that makes its own data."""

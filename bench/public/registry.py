@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from bench.public.data import images_at, mnist_at, text_at
+from bench.public import hugging_face
+from bench.public.data import mnist_at, pictures, text_at
 from bench.public.program import NAN_WEIGHT, NO_RESET, Program
 
 _EXAMPLES = ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
 _WORDS = tuple(f"word_language_model/{name}.py" for name in ("main", "model", "data"))
 _LIGHTNING = ("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 _CLEANRL = ("vwxyzjn/cleanrl", "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb")
-
-
-def _diffusion(precision: str, amp: str) -> Program:
-    """The example of a README, which has no options."""
-    sizes = {
-        "dim = 64,\n    dim_mults = (1, 2, 4, 8)": "dim = 16,\n    dim_mults = (1, 2)",
-        "image_size = 128": "image_size = 16",
-        "timesteps = 1000,": "timesteps = 20,",
-        "sampling_timesteps = 250": "sampling_timesteps = 5",
-        "path/to/your/images": "images",
-        "train_batch_size = 32": "save_and_sample_every = 30,\n    num_samples = 4,\n    train_batch_size = 4",
-        "train_num_steps = 700000": "train_num_steps = 60",
-        "calculate_fid = True": "calculate_fid = False",
-        "amp = True": amp,
-    }
-    return Program(
-        f"denoising-diffusion-pytorch, {precision}",
-        "lucidrains/denoising-diffusion-pytorch",
-        "faed4db28e724735323fa91c70aa9b28a6e1cbac",
-        "README.md#trainer = Trainer(",
-        "diffusion, Accelerate",
-        paths=("README.md", "denoising_diffusion_pytorch"),
-        sizes=tuple(("documented.py", text, smaller) for text, smaller in sizes.items()),
-        data=images_at("images", count=120),
-        precisions={precision: ()},
-        modules=("torchvision", "einops", "ema_pytorch", "pytorch_fid"),
-    )
-
 
 PROGRAMS = (
     Program(
@@ -171,7 +144,7 @@ PROGRAMS = (
             *("--epochs", "4", "-b", "4", "-vb", "4", "--workers", "1", "--device", "cpu", "--sched-on-updates"),
             *("--experiment", "run", "--log-interval", "5"),
         ),
-        data=images_at("images"),
+        data=pictures("images", "{part}/class{label}/{number}.png"),
         precisions={
             "fp32": (),
             "bf16": ("--amp", "--amp-dtype=bfloat16"),
@@ -233,8 +206,6 @@ PROGRAMS = (
         varying=r"SPS: \d+",
         modules=("gymnasium", "tyro"),
     ),
-    _diffusion("fp32", "amp = False"),
-    _diffusion("bf16", "amp = True, mixed_precision_type = 'bf16'"),
     Program(
         "PyTorch-GAN gan",
         "eriklindernoren/PyTorch-GAN",
@@ -247,4 +218,5 @@ PROGRAMS = (
         optimizers=2,
         modules=("torchvision",),
     ),
+    *hugging_face.PROGRAMS,
 )

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.common.program_end import NEVER_RUN, End, run_to_end
-from bench.public.program import Fault, Program
+from bench.public.program import SITE, Fault, Program
 from bench.public.sources import Missing, prepared
 
-SITE = Path(__file__).parent / "site"
 RUN_SECONDS = 600.0
 REPORT_SECONDS = 120.0
 WATCHED = ("-m", "ammeter", "run", "--", sys.executable)

@@ -32,7 +32,10 @@ RATE_FACTOR = 1e4
 
 
 class AfterImport:
-    """A finder that prepares a module of torch when it has been imported."""
+    """A finder that prepares a module of torch when it has been imported.
+
+    It stays until then: some libraries look for torch before they import it.
+    """
 
     def __init__(self, name: str, prepare: Callable[[Any], None]) -> None:
         self.name, self.prepare = name, prepare
@@ -40,12 +43,17 @@ class AfterImport:
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         if name != self.name:
             return None
+        place = sys.meta_path.index(self)
         sys.meta_path.remove(self)
-        spec = find_spec(name)
+        try:
+            spec = find_spec(name)
+        finally:
+            sys.meta_path.insert(place, self)
         loader: Any = spec.loader if spec else None
         execute = loader.exec_module
 
         def executed(module: Any) -> None:
+            sys.meta_path.remove(self)
             execute(module)
             self.prepare(module)
 
@@ -63,6 +71,9 @@ class Record:
         times: Time of each step of the optimizer that stepped first, in seconds.
         optimizers: Identities of the optimizers that stepped.
         dtypes: Dtypes of enabled autocast contexts.
+        loss_dtypes: Dtypes of the losses, before they are scaled, and of log_softmax with a gradient.
+        softmax_error: Largest error of the probabilities of a log_softmax in half precision: the root mean square of
+            the difference from float32, over that of the probabilities.
     """
 
     def __init__(self, file: Path) -> None:
@@ -75,6 +86,8 @@ class Record:
         self.times: list[float] = []
         self.optimizers: list[int] = []
         self.dtypes: set[str] = set()
+        self.loss_dtypes: set[str] = set()
+        self.softmax_error = 0.0
         self.scaled: dict[int, float] = {}
 
     def stepped(self, optimizer: Any, _: Any, __: Any) -> None:
@@ -90,6 +103,7 @@ class Record:
             result = original(scaler, outputs)
             if hasattr(result, "numel") and result.numel() == 1:
                 self.scaled[id(result)] = float(outputs.detach())
+                self.loss_dtypes.add(_name(outputs.dtype))
             return result
 
         return scale
@@ -110,6 +124,8 @@ class Record:
             if len(roots) == 1 and roots[0].numel() == 1:
                 root = roots[0]
                 loss = self.scaled.pop(id(root), None)
+                if loss is None:
+                    self.loss_dtypes.add(_name(root.dtype))
                 self.add(self.line(), float(root.detach()) if loss is None else loss)
             return original(tensors, *args, **kwargs)
 
@@ -123,6 +139,18 @@ class Record:
         self.begun[line] = self.closed
         steps[-1].append(loss)
 
+    def log_softmax(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def log_softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scores, *args, **kwargs)
+            if result.requires_grad and result.element_size() == 2:
+                self.loss_dtypes.add(_name(result.dtype))
+                exact = original(scores.detach().float(), *args, **kwargs).exp()
+                error = (result.detach().exp().float() - exact).square().mean() / exact.square().mean()
+                self.softmax_error = max(self.softmax_error, float(error.sqrt()))
+            return result
+
+        return log_softmax
+
     def line(self) -> str:
         """The innermost line of the program itself, '' if a library trains it."""
         frame: FrameType | None = sys._getframe(2)
@@ -135,7 +163,7 @@ class Record:
     def enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def enter(context: Any) -> Any:
             if context._enabled:
-                self.dtypes.add(str(context.fast_dtype).removeprefix("torch."))
+                self.dtypes.add(_name(context.fast_dtype))
             return original(context)
 
         return enter
@@ -150,8 +178,15 @@ class Record:
                 "losses": self.losses,
                 "step_seconds": gaps[len(gaps) // 2] if gaps else None,
                 "dtypes": sorted(self.dtypes),
+                "loss_dtypes": sorted(self.loss_dtypes),
+                "softmax_error": self.softmax_error,
+                "is_scaled": self.attempts > 0,
             }
             self.file.write_text(json.dumps(record))
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def declare_operators(torch: Any) -> None:
@@ -179,6 +214,7 @@ def record(torch: Any) -> None:
     torch.autograd.backward = note.backward(torch.autograd.backward)
     torch.amp.GradScaler.scale = note.scale(torch.amp.GradScaler.scale)
     torch.amp.GradScaler.step = note.step(torch.amp.GradScaler.step)
+    torch.nn.functional.log_softmax = note.log_softmax(torch.nn.functional.log_softmax)
     torch.amp.autocast.__enter__ = note.enter(torch.amp.autocast.__enter__)
     atexit.register(note.write)
 

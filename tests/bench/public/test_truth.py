@@ -56,7 +56,7 @@ def test_a_healthy_program_is_unchanged_and_its_report_true(sources: Path) -> No
     assert found.report is not None
     assert [] == found.report["findings"]
     assert {"train.py:10": [2] * 40} == {place: list(map(len, steps)) for place, steps in found.truth["losses"].items()}
-    named = {fault.name: checking.is_named(findings, fault.verdicts) for fault, findings in found.broken.items()}
+    named = {fault.name: checking.is_named(found, fault) for fault in found.broken}
     assert {"nan-weight": True, "high-rate": True, "no-reset": True} == named
 
 
@@ -69,6 +69,19 @@ def test_a_report_of_other_numbers_is_wrong(sources: Path) -> None:
         next(begin for begin in ("40 applied", "first loss", "the program enables") if wrong.startswith(begin))
         for wrong in checking.wrong(found)
     ]
+
+
+def test_a_finding_needs_the_same_in_the_record(sources: Path) -> None:
+    cast = "with torch.autocast('cpu', torch.bfloat16):\n            "
+    loss = "loss = model(torch.randn(8, 4)).log_softmax(1)[:, 0].neg().mean() / 2"
+    sizes = (("train.py", "loss = model(torch.randn(8, 4)).square().mean() / 2", cast + loss),)
+    found = outcome(sources, sizes=sizes, precisions={"bf16": ()}, faults=(NO_RESET,))
+    assert found.report is not None
+    assert ["loss-in-half"] == [finding["verdict"] for finding in found.report["findings"]]
+    assert [] == checking.unconfirmed(found)
+    assert checking.is_named(found, NO_RESET)
+    found.truth["loss_dtypes"] = ["float32"]
+    assert ["loss-in-half"] == checking.unconfirmed(found)
 
 
 def test_numbers_are_made_smaller_and_other_texts_are_an_error(sources: Path) -> None:

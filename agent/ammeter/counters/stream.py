@@ -108,9 +108,10 @@ def add_reached(counters: Mapping[str, Any], verdicts: Iterable[str]) -> Mapping
 
 
 def precision(before: str | None, view: View) -> str | None:
-    """Returns the dtype of training under autocast, once it is known; without autocast, that of most weights.
+    """Returns the dtype of training under autocast, once it is known.
 
-    "float32" for rows before either is known.
+    Without autocast it is the one that FSDP or DDP casts weights to, or that of most weights. It is "float32" for rows
+    before any of them is known.
     """
     dtype = before
     for _, frame in view.frames:
@@ -119,7 +120,7 @@ def precision(before: str | None, view: View) -> str | None:
         if frame.name == "autocast.entered" and frame.data.get("grad") is True:
             dtype = str(frame.data.get("dtype", ""))[:32] or dtype
         elif frame.name == "weights.census" and dtype in (None, "float32"):
-            dtype = _most(frame.data.get("trainable")) or dtype
+            dtype = str(frame.data.get("compute", ""))[:32] or _most(frame.data.get("trainable")) or dtype
     return dtype or ("float32" if len(view) and view.schema.tensors else None)
 
 

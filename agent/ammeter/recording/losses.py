@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ammeter.recording.stream_columns import StreamColumns
 
 MAX_LOSS_COLUMNS = 16
-"""Maximum number of loss columns of a run, for programs that call backward() on ever new lines."""
-
+"""Maximum number of named losses of a run, for programs that call backward() on ever new lines."""
 
 MAX_LOSS_CHANGE = 8.0
 """Factor by which a loss differs from the one before it. The smallest scale is the square of it."""
@@ -136,8 +135,8 @@ class Losses:
         if count == 1 and first.parts is PLAIN and not self._named and not in_turn:
             return {LOSS: first.number()}
         numbers = self._numbers(losses, attempts, in_turn=in_turn)
-        columns = self._columns.add(numbers, MAX_LOSS_COLUMNS)
-        return {name: number for name, number in numbers.items() if name in columns}
+        self._columns.add(numbers)  # at most MAX_LOSS_COLUMNS, however many the program logs beside them
+        return numbers
 
     def known(self, losses: Sequence[BackwardLoss]) -> float | None:
         """Returns the loss of a step that has just closed, if it is on the host and other steps do not affect it."""

@@ -39,12 +39,13 @@ class StreamColumns:
             frames.append(msgspec.structs.replace(self._hello, schema=layout.schema))
         return layout
 
-    def add(self, names: Iterable[str], limit: int) -> Container[str]:
-        """Adds scalar columns until the program has `limit` of its own; returns all scalar columns."""
+    def add(self, names: Iterable[str], limit: int | None = None) -> Container[str]:
+        """Adds scalar columns until the program has `limit` of its own, if given; returns all scalar columns."""
         new = [name for name in names if name not in self.layout.scalars]
-        room = self._builtin_scalars + limit - len(self.schema.scalars)
-        if new and room > 0:
-            self._replace(msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, *new[:room])))
+        if limit is not None:
+            new = new[: max(0, self._builtin_scalars + limit - len(self.schema.scalars))]
+        if new:
+            self._replace(msgspec.structs.replace(self.schema, scalars=(*self.schema.scalars, *new)))
         return self.layout.scalars
 
     def update_tensors(self, tensors: Sequence[Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,6 +75,8 @@ class Census:
             self._due = set(map(id, self._session.watched.optimizers))
             self._updates = self._updates_known()
             self._reported = self._count() | {"masters": self._has_masters(), "updates": self._updates}
+            if compute := compute_dtype(self._session.watched.models):
+                self._reported["compute"] = compute
             self._session.emit("weights.census", self._reported)
 
     def _loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
@@ -118,6 +120,8 @@ class Census:
         row.raw.setdefault("census", []).append((counts, equalities, updates))
 
     def _emit(self, row: Row, counts: Counts) -> None:
+        if self._reported and "compute" in self._reported:
+            counts["compute"] = self._reported["compute"]
         if counts != self._reported:
             self._reported = counts
             row.events.append(("weights.census", counts))
@@ -218,3 +222,22 @@ def _updates_of(optimizer: torch.optim.Optimizer, *, on_host: bool = False) -> a
 
 def _is_half(tensor: torch.Tensor) -> bool:
     return tensor.dtype in HALF and tensor.requires_grad
+
+
+def compute_dtype(models: Iterable[Callable[[], torch.nn.Module | None]]) -> str:
+    """Returns the dtype that FSDP or DDP casts weights to for forward and backward, '' for none.
+
+    Their mixed precision is not that of autocast: it is a policy of a wrapped module.
+
+    Args:
+        models: weak references.
+    """
+    for ref in models:
+        model = ref()
+        for module in model.modules() if model is not None else ():
+            state = getattr(module, "_get_fsdp_state", None)  # of fully_shard()
+            policy = getattr(module, "mixed_precision", None) if state is None else getattr(state(), "_mp_policy", None)
+            dtype = getattr(policy, "param_dtype", None)
+            if isinstance(dtype, torch.dtype):
+                return str(dtype).removeprefix("torch.")
+    return ""

@@ -84,7 +84,8 @@ class RunHistory:
     """A run as it is compared with another one.
 
     Attributes:
-        precision: The dtype of autocast, or that of the weights without autocast; None while unknown.
+        precision: The dtype of autocast; without autocast the one that FSDP casts weights to, or that of the weights;
+            None while unknown.
         over: Whether the run has ended.
         parts: The attempts of the run, from which the curves are built.
     """
@@ -175,6 +176,8 @@ class LifeReader:
                     values[step] = float(value)
         elif name in ("weights.census", "optimizer.restored"):
             self._count_updates(name, data.get("updates"))
+            if self.precision is None and data.get("compute"):
+                self.precision = str(data["compute"])
         elif name == "checkpoint.saved" and data.get("path"):
             behind = data.get("steps")
             self.saved[str(data["path"])] = behind if isinstance(behind, int) else step

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ammeter
+from ammeter.report.diagnosis import diagnose
 from tests.agent.training import Recipe, events, stream, train
 
 Optimize = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -56,6 +57,29 @@ def test_dtypes_are_counted_before_the_first_step_and_with_the_optimizers_state_
     before = {"state": {}, "half_state": [], "updates": None}
     after = {"state": {dtype: 30}, "half_state": names, "updates": 0}
     assert [(0, weights | before), (0, weights | after)] == _census(tmp_path, _linear(getattr(torch, dtype)))
+
+
+@pytest.mark.parametrize("way", ["fully_shard", "DistributedDataParallel", "without a policy"])
+def test_the_mixed_precision_of_a_wrapper_is_the_precision_of_the_run(way: str, tmp_path: Path) -> None:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+        half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        if way == "DistributedDataParallel":
+            model = torch.nn.parallel.DistributedDataParallel(
+                model, mixed_precision=torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)
+            )
+        else:
+            policies = {"mp_policy": half} if way == "fully_shard" else {}
+            torch.distributed.fsdp.fully_shard(model, **policies)  # type: ignore[arg-type]
+        censuses = _census(tmp_path, model)
+    finally:
+        torch.distributed.destroy_process_group()
+    expected = {"without a policy": None}.get(way, "bfloat16")
+    assert [expected] * 2 == [data.get("compute") for _, data in censuses]
+    assert (expected or "float32") == diagnose(next(tmp_path.iterdir())).as_json()["run"]["precision"]
 
 
 @pytest.mark.parametrize("loaded", ["before watch()", "after watch()"])

@@ -42,9 +42,14 @@ def not_repeatable(outcome: Outcome) -> list[str]:
 def wrong(outcome: Outcome) -> list[str]:
     """What the report says and the program did not do."""
     if outcome.report is None:
-        return ["no report"]
+        return [] if says_nothing_watched(outcome) else ["no report"]
     summary, truth = outcome.report["summary"], outcome.truth
     return [*_steps(outcome, summary, truth), *_losses(summary, truth), *_precision(outcome)]
+
+
+def says_nothing_watched(outcome: Outcome) -> bool:
+    """Whether Ammeter states that it did not watch a program without an optimizer of torch."""
+    return not outcome.program.optimizers and "nothing was watched" in outcome.watched.errors
 
 
 def speed(outcome: Outcome) -> float | None:

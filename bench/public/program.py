@@ -51,7 +51,7 @@ class Program:
         script: Path of the script in the repository. It runs in its own folder.
         paths: Files and folders that it needs of the repository, () for all.
         options: Command line that makes it small.
-        sizes: File, text, smaller text: numbers for which there is no option. A text must occur once.
+        sizes: File, text, smaller text: numbers for which there is no option, and a seed where there is none.
         data: Makes what stands in for data that would be downloaded, in the folder of the repository.
         prepare: Scripts of the repository that run before it.
         precisions: Precision -> further options, or variables of the environment as NAME=VALUE.

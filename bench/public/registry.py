@@ -214,6 +214,7 @@ PROGRAMS = (
         "GAN",
         paths=("implementations/gan",),
         options=("--n_epochs", "1", "--batch_size", "8", "--sample_interval", "1000"),
+        sizes=(("implementations/gan/gan.py", "img_shape =", "torch.manual_seed(0)\nnp.random.seed(0)\nimg_shape ="),),
         data=mnist_at("data/mnist"),
         optimizers=2,
         modules=("torchvision",),

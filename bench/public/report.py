@@ -29,7 +29,7 @@ def row(outcome: Outcome) -> Row:
     return (
         *about,
         _compared(outcome),
-        "; ".join(wrong) or "true",
+        "; ".join(wrong) or ("true" if outcome.report else "none, and it says so"),
         "" if speed is None else f"{speed:.2f}",
         _found(outcome),
         "; ".join(_named(outcome)),

@@ -16,7 +16,7 @@ from tests.e2e.processes import Collector, wait_for
 from tests.house.tree import ROOT
 from tests.parts import library
 
-for name in ("transformers", "lightning.pytorch", "accelerate"):
+for name in ("transformers", "lightning.pytorch", "accelerate", "torchtitan"):
     library(name)
 
 pytestmark = pytest.mark.long
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.long
 BEGIN = """
 import sys
 from pathlib import Path
-import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -38,13 +37,9 @@ trained({folder}[integration.{kind}(project="e2e")] if integrated else [], bad_f
 """
 
 TORCHTITAN = """
-from tests.agent.integrations import torchtitan_interface
+from tests.agent.integrations import torchtitan_on_cpu
 
-torchtitan_interface.install(pytest.MonkeyPatch())
-from ammeter.integrations import torchtitan
-from tests.agent.integrations.test_torchtitan import trained
-
-trained(torchtitan, Path("runs") if integrated else None, bad_from)
+torchtitan_on_cpu.main("runs" if integrated else "-", str(bad_from or "-"))
 """
 
 SCALER = """

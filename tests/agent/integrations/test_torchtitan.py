@@ -48,7 +48,7 @@ def test_a_training_is_recorded_with_what_the_trainer_knows(integration: Any, tm
     assert list(range(STEPS)) == recorded.rows.steps.tolist()
     assert {2.0} == set(recorded.logged("applied").values())
     names = ("name", "version", "training", "model_spec", "resumed_at_step")
-    expected = ["torchtitan", "0.2.2", {"steps": STEPS, "max_norm": 1.0}, {"name": "llama3"}, 0]
+    expected = ["torchtitan", "0.3.0", {"steps": STEPS, "max_norm": 1.0}, {"name": "llama3"}, 0]
     assert expected == [recorded.settings[name] for name in names]
     assert {7: 0.5, 15: 0.5, 23: 0.5} == recorded.logged("val_loss")
     assert {0: 1.0, 3: 4.0, 7: 8.0, 11: 12.0, 15: 16.0, 19: 20.0, 23: 24.0} == recorded.logged("reported_step")

@@ -1,7 +1,7 @@
-"""The parts of torchtitan that the integration uses, as torchtitan 0.2.2 has them.
+"""The parts of torchtitan that the integration uses, as torchtitan 0.3.0 has them: for tests of what is rare in it.
 
-torchtitan needs a GPU. Names, arguments and the order of calls are those of its Trainer, MetricsProcessor, BaseLogger,
-LoggerContainer and OptimizersContainer (github.com/pytorch/torchtitan, b5bcd76).
+test_torchtitan_trainer.py trains with torchtitan itself. Names, arguments and the order of calls are those of its
+Trainer, MetricsProcessor, BaseLogger, LoggerContainer and OptimizersContainer.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Trainer:
 def install(patch: pytest.MonkeyPatch) -> None:
     """Makes these classes importable under the names of torchtitan."""
     contents: dict[str, dict[str, Any]] = {
-        "torchtitan": {"__version__": "0.2.2"},
+        "torchtitan": {"__version__": "0.3.0"},
         "torchtitan.components": {},
         "torchtitan.components.metrics": {"BaseLogger": BaseLogger},
         "torchtitan.trainer": {"Trainer": Trainer},

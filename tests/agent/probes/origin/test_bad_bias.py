@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import log_softmax, nll_loss
+from torch.nn.functional import log_softmax, mse_loss, nll_loss
 
 from tests.agent.training import watching
 
@@ -64,6 +64,26 @@ def test_a_bias_that_is_not_in_the_graph_accuses_no_kernel(name: str, tmp_path: 
     found, verdicts = origins(tmp_path, MODELS[name](), frozen=True)
     assert {None} == {data.get("trial") for data in found}
     assert "kernel-nan" not in verdicts
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["loss inside autocast", "loss outside"])
+def test_a_bias_that_autocast_casts_is_the_origin(inside: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(tmp_path, model, optimizer) as seen:
+        for step in range(12):
+            if step == BAD_FROM:
+                model[2].bias.data[0] = math.nan
+            optimizer.zero_grad()
+            x = torch.rand(8, 6)
+            with torch.autocast("cpu", torch.bfloat16):
+                output = model(x)
+                loss = mse_loss(output, x) if inside else None
+            torch.autograd.backward(mse_loss(output, x) if loss is None else loss)
+            optimizer.step()
+    found = seen.events("origin.found")[0].data
+    assert ("weights", "2.bias") == (found["kind"], found["tensor"])
 
 
 def test_a_bad_weight_explains_a_detached_result_of_it(tmp_path: Path) -> None:

@@ -65,15 +65,15 @@ def test_the_mixed_precision_of_a_wrapper_is_the_precision_of_the_run(way: str, 
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+        model: Any = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
         half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         if way == "DistributedDataParallel":
             model = torch.nn.parallel.DistributedDataParallel(
                 model, mixed_precision=torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)
             )
         else:
-            policies = {"mp_policy": half} if way == "fully_shard" else {}
-            torch.distributed.fsdp.fully_shard(model, **policies)  # type: ignore[arg-type]
+            policies: Any = {"mp_policy": half} if way == "fully_shard" else {}
+            torch.distributed.fsdp.fully_shard(model, **policies)
         censuses = _census(tmp_path, model)
     finally:
         torch.distributed.destroy_process_group()

@@ -58,8 +58,8 @@ class Outputs:
         output = again(node)
         if output is None or node.kind != "Addmm" or node.inputs[0] < 0:
             return output
-        summand = self.tensor(node.inputs[0])
-        return output if summand is None else output + summand
+        summand = self.deduced(node.inputs[0])  # autocast casts a bias, which leaves no copy
+        return None if summand is None else output + summand
 
     def deduced(self, at: int, depth: int = MAX_DEPTH) -> torch.Tensor | None:
         """An output as tensor() returns it, or computed again from outputs before it; with all its summands."""

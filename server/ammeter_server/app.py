@@ -32,6 +32,7 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
 from ammeter_server.db import connect
 from ammeter_server.http import pagination, problems
+from ammeter_server.http.compression import Compression
 from ammeter_server.http.etags import EntityTags
 from ammeter_server.http.head_requests import HeadLikeGet
 from ammeter_server.http.limits import rate
@@ -84,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(EntityTags)
     app.add_middleware(ReaderLimits)
     app.add_middleware(HeadLikeGet)
+    app.add_middleware(Compression)
     app.add_middleware(SecurityHeaders)
     problems.register(app)
 

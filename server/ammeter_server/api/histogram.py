@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from fastapi import APIRouter, Query, Response
 
-from ammeter.wire.columns import Ints
 from ammeter_server.api.runs import require_run
-from ammeter_server.context import AppContext, ContextDep
+from ammeter_server.context import ContextDep
+from ammeter_server.curves import spectra
 from ammeter_server.curves.run_axis import ALONE, StepAxis, within
 from ammeter_server.db.json_safe import number
 from ammeter_server.db.queries import events as query
@@ -21,13 +22,6 @@ from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
 from ammeter_server.http.query_params import First, Last, Ranks, Since, Until, begin_of, end_of, ranks_of
 
 router = APIRouter(prefix="/api/v1/runs/{run}/spectrum", tags=["runs"])
-
-EVENT = "gradient.spectrum"
-
-EVENTS_PER_READ = 1000
-"""Number of events that one transaction reads."""
-
-MAX_BINS = 4096
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,8 @@ class Spectrum:
 
     Attributes:
         counts: Elements with floor(log2 |x|) = lowest, lowest + 1 and so on; the outermost bins include everything
-            beyond.
-        scales: The loss scale by which the gradients were multiplied.
+            beyond, except those of one tensor.
+        scales: The loss scale by which the gradients were multiplied; null if it is unknown, or differs in a group.
         times: Seconds since the epoch.
     """
 
@@ -64,22 +58,13 @@ class SpectrumList:
     next_page_token: str | None
 
 
-class Reading(NamedTuple):
-    """One histogram as recorded in an event."""
-
-    step: int
-    time: int
-    lowest: int
-    scale: float | None
-    counts: Ints
-
-
 @router.get("", summary="Exponents over time", responses={200: {"model": SpectrumList}}, response_class=Response)
 def read_spectrum(
     context: ContextDep,
     run: str,
     rank: Ranks = None,
     stream: str | None = None,
+    tensor: Annotated[str | None, Query(description="Of this tensor's gradient alone; fewer readings.")] = None,
     first: First = None,
     last: Last = None,
     since: Since = None,
@@ -108,45 +93,19 @@ def read_spectrum(
         where = lives.place(source.id)
         if (own := within(where, first, last)) is not None:
             span = query.Span(*own, begin_of(since), end_of(until))
-            items += _summarized(source, list(_readings(context, run, source.id, span)), points, where.begin)
+            if tensor is None:
+                read = list(spectra.readings(context.store, run, source.id, span))
+            else:
+                read = spectra.readings_of_tensor(context.store, run, source.id, span, tensor)
+            items += _summarized(source, read, points, where.begin)
         reached = source
     more = bool(remaining) and reached is not remaining[-1]
     following = token(reached.rank, reached.started, reached.id) if more else None
     return Response(msgspec.json.encode(SpectrumList(items, following)), media_type="application/json")
 
 
-def _readings(context: AppContext, run: str, stream: str, span: query.Span) -> Iterator[Reading]:
-    """Yields the stream's readings in order.
-
-    Invalid histograms are skipped, and so are those whose bins differ from the first.
-    """
-    number, bins = -1, None
-    while True:
-        with context.store.reading() as connection:
-            rows = query.named(connection, run, stream, EVENT, number, span, EVENTS_PER_READ)
-        for row in rows:
-            reading = _read(row.step, row.time, row.data)
-            if reading and (bins := bins or (reading.lowest, len(reading.counts))) == (
-                reading.lowest,
-                len(reading.counts),
-            ):
-                yield reading
-        if len(rows) < EVENTS_PER_READ:
-            return
-        number = rows[-1].number
-
-
-def _read(step: int, time: int, data: dict[str, Any]) -> Reading | None:
-    lowest, counts, scale = data.get("lowest"), data.get("counts"), data.get("scale")
-    if not isinstance(lowest, int) or not isinstance(counts, list) or not 3 <= len(counts) <= MAX_BINS:
-        return None
-    if not all(isinstance(count, int) and 0 <= count < 2**53 for count in counts):
-        return None
-    return Reading(step, time, lowest, scale if isinstance(scale, int | float) else None, np.array(counts, np.int64))
-
-
 def _summarized(
-    source: step_sources.Source, readings: Sequence[Reading], points: int, offset: int
+    source: step_sources.Source, readings: Sequence[spectra.Reading], points: int, offset: int
 ) -> Iterator[Spectrum]:
     if not readings:
         return
@@ -160,9 +119,14 @@ def _summarized(
         steps=[reading.step + offset for reading in first_readings],
         last_steps=[readings[edge - 1].step + offset for edge in edges[1:]],
         times=[reading.time / 1e9 for reading in first_readings],
-        scales=[None if reading.scale is None else number(reading.scale) for reading in first_readings],
+        scales=[_scale_of(readings[begin:end]) for begin, end in pairwise(edges.tolist())],
         counts=summed[:, :-2].tolist(),
         zeros=summed[:, -2].tolist(),
         nonfinite=summed[:, -1].tolist(),
         readings=np.diff(edges).tolist(),
     )
+
+
+def _scale_of(readings: Sequence[spectra.Reading]) -> float | str | None:
+    scale, *others = {reading.scale for reading in readings}
+    return None if others or scale is None else number(scale)

@@ -14,7 +14,7 @@ from ammeter.wire import ranks
 from ammeter.wire.ranks import Life, lives
 from ammeter_server.api.runs import require_run
 from ammeter_server.context import AppContext, ContextDep
-from ammeter_server.curves import reader
+from ammeter_server.curves import derived, reader
 from ammeter_server.curves.curve import Curve, CurveQuery
 from ammeter_server.curves.curve_chunk import chunks_of_views
 from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Drawn, LabelledCurves, answer
@@ -66,7 +66,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """Steps and times of measurements. `times` are seconds since the epoch."""
+    """Steps and times of measurements. `times` are seconds since the epoch; with `times=false` there are none."""
 
     steps: list[int]
     times: list[float]
@@ -104,7 +104,11 @@ def read_series(
     request: Request,
     run: str,
     names: Annotated[
-        str, Query(description="`loss,scale`; `grad.norm:<tensor>` for a tensor. A comma in a name is %2C.")
+        str,
+        Query(
+            description="`loss,scale`; `grad.norm:<tensor>` for a tensor; `headroom:float16` and `underflow:float16` of"
+            " the scaled gradients. A comma in a name is %2C."
+        ),
     ],
     rank: Ranks = None,
     stream: str | None = None,
@@ -116,6 +120,7 @@ def read_series(
     axis: StepAxis = "run",
     replaced: Annotated[bool, Query(description="With axis=run: includes steps that later attempts replace.")] = False,
     by: Annotated[Literal["step", "time"], Query(description="Spreads points evenly over steps or time.")] = "step",
+    times: Annotated[bool, Query(description="false: the axes of the JSON form have no times.")] = True,
     merged: Annotated[bool, Query(description="Merges the gradients of all ranks or shards.")] = False,
     format: Annotated[Format, Query(description="float32: arrays after a JSON header.")] = "json",
     page_size: Annotated[int, Query(ge=1, le=10_000, description="Maximum items per page.")] = 1000,
@@ -153,12 +158,12 @@ def read_series(
     curve_sources = [_placed(source, places.place(source.key[2]), axis, replaced) for source in curve_sources]
     remaining = curve_sources if after is None else _after(curve_sources, query.names, after)
     curves, following = _page(remaining, query, page_size)
-    return tag.on(answer(curves, format, following))
+    return tag.on(answer(curves, format, following, times))
 
 
 def _stream_source(context: AppContext, run: str, source: step_sources.Source, names: Sequence[str]) -> CurveSource:
     key = source.rank, source.started, source.id
-    return CurveSource(source.rank, key, names, lambda query: reader.read(context.store, run, source.id, query))
+    return CurveSource(source.rank, key, names, lambda query: derived.read(context.store, run, source.id, query))
 
 
 def _merged_source(context: AppContext, run: str, life: Sequence[Life], names: Sequence[str]) -> CurveSource:

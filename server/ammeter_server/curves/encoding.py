@@ -73,15 +73,15 @@ class ChunkedResponse(Response):
                 begin, size = end, 0
 
 
-def answer(curves: LabelledCurves, form: str, following: str | None = None) -> ChunkedResponse:
-    """Encodes one item per curve. following: the token of the next page."""
+def answer(curves: LabelledCurves, form: str, following: str | None = None, times: bool = True) -> ChunkedResponse:
+    """Encodes one item per curve. following: the token of the next page. times: whether JSON has the times."""
     if form == "float32":
         return ChunkedResponse(_as_arrays(curves, following), FLOAT32)
-    return ChunkedResponse(_as_json(curves, following), "application/json")
+    return ChunkedResponse(_as_json(curves, following, times), "application/json")
 
 
-def _as_json(curves: LabelledCurves, following: str | None) -> list[Part]:
-    return [*_items_and_axes(curves), b',"next_page_token":', msgspec.json.encode(following), b"}"]
+def _as_json(curves: LabelledCurves, following: str | None, times: bool) -> list[Part]:
+    return [*_items_and_axes(curves, times), b',"next_page_token":', msgspec.json.encode(following), b"}"]
 
 
 def as_member(curves: LabelledCurves) -> msgspec.Raw:
@@ -93,7 +93,7 @@ def _drawn(curves: LabelledCurves) -> list[Drawn]:
     return [Drawn(*labelled) for labelled in curves]
 
 
-def _items_and_axes(curves: LabelledCurves) -> Iterator[Part]:
+def _items_and_axes(curves: LabelledCurves, times: bool = True) -> Iterator[Part]:
     """Yields the values of each curve, then `axes` with steps and times.
 
     An axis is written once for all curves that share it.
@@ -105,7 +105,7 @@ def _items_and_axes(curves: LabelledCurves) -> Iterator[Part]:
     values = between_brackets([curve.values for *_, curve in labelled])
     for (head, name, curve), text in zip(labelled, values, strict=True):
         if axes.setdefault(id(curve.steps), len(axes)) == len(shown):
-            shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist()})
+            shown.append({"steps": curve.steps.tolist(), "times": (curve.times / 1e9).tolist() if times else []})
         item = msgspec.json.encode({"name": name, **head, "axis": axes[id(curve.steps)], "complete": curve.complete})
         yield from (before, item[:-1], b',"values":[', text, b"]}")
         before = b","

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ammeter_server.api import histogram
+from ammeter_server.curves import spectra
 from tests.server.feeding import BEGIN, Stream, serving, train
 
 
@@ -51,7 +51,7 @@ def test_exponents_stand_beside_their_steps_times_and_scales(client: httpx.Clien
 def test_more_than_there_are_points_is_summed_and_nothing_left_out(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histogram, "EVENTS_PER_READ", 4)
+    monkeypatch.setattr(spectra, "EVENTS_PER_READ", 4)
     (item,) = told(client, run(client, 7), points=3)["items"]
     assert ([0, 20, 40], [2, 2, 3]) == (item["steps"], item["readings"])
     assert [10, 30, 60] == item["last_steps"]
@@ -94,3 +94,35 @@ def test_what_is_no_histogram_is_left_out(client: httpx.Client) -> None:
     (item,) = told(client, stream)["items"]
     assert ([0, 10, 40], None) == (item["steps"], item["scales"][-1])
     assert 404 == client.get("/api/v1/runs/nobody/spectrum").status_code
+
+
+def count(stream: Stream, step: int, tensor: str, lowest: int, counts: list[int], of: str = "gradient") -> None:
+    """Counts of one tensor's exponents from `lowest` on, seven cells each."""
+    cells = [part for number in counts for part in (number, 0, 0, 0, 0, 0, 0)]
+    entry = {"tensor": tensor, "elements": 100, "lowest": lowest, "counts": cells, "zeros": 5, "nonfinite": 0}
+    stream.say("tensor.exponents", step, of=of, scale=1024.0, tensors=[{**entry, "absmax": 2.0}])
+
+
+def test_the_exponents_of_one_tensor_have_the_same_bins(client: httpx.Client) -> None:
+    stream = run(client)
+    count(stream, 20, "head.weight", -3, [1, 2, 3])
+    count(stream, 20, "head.weight", -9, [9], of="weight")
+    count(stream, 20, "embed.weight", -9, [9])
+    count(stream, 40, "head.weight", -5, [4, 0, 5])
+    stream.say("tensor.exponents", 50, of="gradient", scale=1.0, tensors=[{"tensor": "head.weight"}, 7])
+    stream.send()
+    (item,) = told(client, stream, tensor="head.weight")["items"]
+    assert ([20, 40], -5, [1024.0, 1024.0]) == (item["steps"], item["lowest"], item["scales"])
+    assert [[0, 0, 1, 2, 3], [4, 0, 5, 0, 0]] == item["counts"]
+    assert ([5, 5], [0, 0]) == (item["zeros"], item["nonfinite"])
+    assert [[4, 0, 5]] == told(client, stream, tensor="head.weight", **{"from": 30})["items"][0]["counts"]
+    assert [] == told(client, stream, tensor="blocks.0.mlp.fc.weight")["items"]
+
+
+def test_a_sum_over_different_scales_has_none(client: httpx.Client) -> None:
+    stream = Stream(client)
+    train(stream, 0, 9)
+    for step in range(4):
+        measure(stream, step, [1, 1, 1, 0, 0], scale=65536.0 if step < 3 else 32768.0)
+    stream.send()
+    assert [[65536.0, None]] == [item["scales"] for item in told(client, stream, points=2)["items"]]

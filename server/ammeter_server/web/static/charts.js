@@ -1,5 +1,6 @@
 // The charts of a run: requests, new values while the run continues, and the displayed steps.
 
+import { show, shown, shownNumber, shownSteps } from "./address.js";
 import { get } from "./api.js";
 import { make, replace } from "./dom.js";
 import { breaksOf, Plot } from "./plot.js";
@@ -22,10 +23,10 @@ export class Charts {
   constructor(place, run) {
     this.place = place;
     this.path = `/runs/${encodeURIComponent(run)}/series`;
-    this.rank = 0;
-    this.tensor = null;
+    this.rank = shownNumber("rank") ?? 0;
+    this.tensor = shown("tensor");
     this.incidents = [];
-    this.range = null;
+    this.range = shownSteps();
     this.chosen = () => null;
     this.plots = [];
     this.head = make("div", { class: "filters" });
@@ -66,11 +67,14 @@ export class Charts {
     if (this.plots.length && (losses !== this.losses || lives !== this.lives)) this.reset();
     this.lives = lives;
     if (!this.plots.length || losses !== this.losses) this.build();
+    const isRestored = this.range && !this.closeUp;
+    if (isRestored) this.closeUp = { first: this.range[0], last: this.range[1], lines: new Map() };
     const reload = this.late || this.reached === null || run.last_step < this.reached || Date.now() - this.fetched > RELOAD_MS;
     this.late = false;
     if (reload || run.last_step > this.reached) await this.grow(reload);
     if (reload && this.closeUp) await this.loadCloseUp();
     this.draw();
+    if (isRestored) this.showHead();
   }
 
   // Shows the steps from first to last in full resolution; all() shows the complete run. Both call chosen(), as does a
@@ -78,6 +82,7 @@ export class Charts {
   async zoom(first, last) {
     if (this.closeUp?.first === first && this.closeUp.last === last) return;
     this.range = [first, last];
+    show({ from: first, to: last });
     this.chosen();
     const { generation } = this;
     const closeUp = (this.closeUp = { first, last, lines: new Map() });
@@ -98,6 +103,7 @@ export class Charts {
 
   all() {
     this.range = this.closeUp = null;
+    show({ from: null, to: null });
     this.chosen();
     this.draw();
     this.showHead();
@@ -111,12 +117,15 @@ export class Charts {
   // Adds a chart of one tensor's gradient norm after the others; null removes it.
   async show(tensor) {
     this.tensor = tensor;
+    show({ tensor });
+    this.chosen();
     await this.restart();
     if (tensor) this.place.lastElementChild.scrollIntoView({ block: "nearest" });
   }
 
   async choose(rank) {
     this.rank = rank;
+    show({ rank: rank || null });
     this.chosen();
     await this.restart();
   }
@@ -167,7 +176,7 @@ export class Charts {
 
   async request(range) {
     const names = [...new Set([...this.plots.flatMap((plot) => plot.chart.names), "skipped"])];
-    const answer = await get(this.path, { names: names.map(encodeName).join(","), rank: this.rank, points: POINTS, replaced: true, ...range });
+    const answer = await get(this.path, { names: names.map(encodeName).join(","), rank: this.rank, points: POINTS, replaced: true, times: false, ...range });
     return answer.items.map((item) => ({ ...item, ...answer.axes[item.axis] }));
   }
 
@@ -185,7 +194,7 @@ export class Charts {
 
 // Attempts of a run continue one line. Steps that a later attempt has replaced have a line of their own, and so has a
 // process that ran at the same time as another one.
-function append(lines, item) {
+export function append(lines, item) {
   const { name, stream, steps, values, complete } = item;
   const cut = steps.findIndex((step) => !isCurrent(item, step));
   const end = cut < 0 ? steps.length : cut;

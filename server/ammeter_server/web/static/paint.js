@@ -184,7 +184,7 @@ function drawNames(pen, box, { name }, ink) {
   }
 }
 
-function drawSteps(pen, box, ink) {
+export function drawSteps(pen, box, ink) {
   const { first, last } = box;
   const rough = Math.max(1, ((last - first) * LABEL_SPACING) / box.width);
   const power = 10 ** Math.floor(Math.log10(rough));

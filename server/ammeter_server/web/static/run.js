@@ -6,6 +6,7 @@ import { make, replace } from "./dom.js";
 import { showEvents } from "./events.js";
 import { Exponents } from "./exponents.js";
 import { showDetails, showHead } from "./head.js";
+import { Health } from "./health.js";
 import { Heat } from "./heat.js";
 import { showIncidents } from "./incidents.js";
 import { follow, poll } from "./live.js";
@@ -15,6 +16,7 @@ import { WhatIf } from "./whatif.js";
 const place = document.getElementById("run");
 const id = place.dataset.run;
 const charts = new Charts(document.getElementById("charts"), id);
+const health = new Health(document.getElementById("health"), id, charts);
 const heat = new Heat(document.getElementById("heat"), id, charts);
 const exponents = new Exponents(document.getElementById("exponents"), id, charts);
 const whatIf = new WhatIf(document.getElementById("what-if"), id, charts);
@@ -50,6 +52,7 @@ async function load() {
 
 // Starts their own requests; no other part waits for them.
 function showPictures() {
+  health.follow(run);
   heat.follow(run);
   exponents.follow(run);
   whatIf.follow();
@@ -64,8 +67,10 @@ async function changed(changes) {
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
   if (changes.events?.some(({ name, step, step_offset }) => name === "values.logged" && step + step_offset <= charts.reached)) charts.logLate();
   charts.mark(incidents);
+  health.mark(incidents);
   heat.mark(incidents);
   if (now !== lastProgress || charts.late) {
+    health.follow(run);
     await charts.follow(run);
     await showEvents(document.getElementById("events"), id);
     if (turnsUntilSlow-- <= 0 || run.state !== "running") {

@@ -1,112 +1,182 @@
-// Exponents of all gradient elements at each full reading, compared with the range of float16.
+// A spectrogram of gradient elements: their exponents at each full reading, against the range of a format, at the recorded
+// loss scale or another one, of all gradients or of one tensor.
 
+import { show, shown, shownChoice } from "./address.js";
 import { changed } from "./api.js";
 import { boundariesOf } from "./charts.js";
-import { make, replace } from "./dom.js";
+import { make, replace, visible } from "./dom.js";
 import { Fold } from "./fold.js";
+import { FORMATS, fates } from "./formats.js";
 import { Grid } from "./grid.js";
-import { dark, legend, logarithmic, shades } from "./shades.js";
-import { integer, number, plural, raised, scale, share, short } from "./words.js";
+import { colours, dark, legend, logarithmic, pixel, shades } from "./shades.js";
+import { columnsOf, describe, nameOf, percent, placeOf, readingsOf, rowsOf, shiftOf } from "./bins.js";
+import { integer, number, plural, raised, scale } from "./words.js";
 
 const ROW_HEIGHT = 4;
-const STRIP_ROWS = 3;
 const COLUMN_WIDTH = 3;
-const LABEL_EVERY = 8;
 const MIN_SHARE = 1e-5;
-
-// Limits of float16 as powers of two. Elements below the last one become zero.
-const LIMITS = [
-  { exponent: 16, name: "float16 max 65504" },
-  { exponent: -14, name: "normal 2⁻¹⁴" },
-  { exponent: -24, name: "float16 min 2⁻²⁴" },
-];
+const LOWEST_POWER = -8;
+const HIGHEST_POWER = 32;
+const WASH = 0.16;
+const LOST_SHADES = 8;
+const MIN_DISTANCE = 4;
 
 export class Exponents {
   constructor(place, run, charts) {
     this.path = `/runs/${encodeURIComponent(run)}/spectrum`;
     this.charts = charts;
-    this.fold = new Fold(place, "Exponents of all gradients", () => this.update());
+    this.format = shownChoice("format", Object.keys(FORMATS));
+    const power = shown("scale");
+    this.power = /^-?\d{1,2}$/.test(power ?? "") ? Math.min(Math.max(Number(power), LOWEST_POWER), HIGHEST_POWER) : null;
+    this.ofTensor = shown("exponents") === "tensor";
+    this.fold = new Fold(place, "Exponents of the gradients", () => this.update());
     this.facts = make("p", { class: "quiet" });
+    this.fates = make("p", { id: "exponents-fates", role: "status" });
     this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
-    this.fold.body.append(this.emptyNote, this.picture);
-    this.picture.append(this.facts);
+    this.fold.body.append(this.filters(), this.emptyNote, this.picture);
+    this.picture.append(this.facts, this.fates);
     this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last) });
     this.legend = make("div", {});
     this.picture.append(this.legend);
     dark.addEventListener("change", () => this.draw());
   }
 
+  filters() {
+    this.of = make("select", { id: "exponents-of", onchange: () => this.choose({ ofTensor: this.of.value === "tensor" }) });
+    const formats = make("select", { id: "exponents-format", onchange: ({ target }) => this.choose({ format: target.value }) },
+      Object.entries(FORMATS).map(([value, { words }]) => make("option", { value, selected: value === this.format }, words)));
+    this.slider = make("input", { id: "exponents-scale", type: "range", min: LOWEST_POWER, max: HIGHEST_POWER, step: 1, value: this.power ?? 16, oninput: () => this.choose({ power: Number(this.slider.value) }) });
+    this.scaleWords = make("output", { for: "exponents-scale", class: "quiet" });
+    this.recorded = make("button", { id: "exponents-recorded", onclick: () => this.choose({ power: null }) }, "Recorded scale");
+    return make("div", { class: "filters" }, make("label", {}, "Of ", this.of), make("label", {}, "in ", formats), make("label", {}, "at scale ", this.slider), this.scaleWords, this.recorded);
+  }
+
+  choose(change) {
+    const isOther = change.ofTensor !== undefined && change.ofTensor !== this.ofTensor;
+    Object.assign(this, change);
+    show({ format: this.format === "float16" ? null : this.format, scale: this.power, exponents: this.ofTensor ? "tensor" : null });
+    this.showFilters();
+    if (isOther) this.fold.markStale();
+    else this.draw();
+  }
+
+  showFilters() {
+    const { tensor } = this.charts;
+    const key = JSON.stringify([tensor, this.ofTensor]);
+    if (this.of.key !== key) replace(this.of, make("option", { value: "all" }, "all gradients"), tensor ? make("option", { value: "tensor", selected: this.ofTensor }, visible(tensor)) : null);
+    this.of.key = key;
+    const last = number(this.readings?.at(-1)?.scale);
+    if (this.power === null && last > 0) this.slider.value = String(Math.round(Math.log2(last)));
+    this.scaleWords.textContent = this.power === null ? "as recorded" : scale(2 ** this.power);
+    this.slider.setAttribute("aria-valuetext", this.scaleWords.textContent);
+    this.recorded.hidden = this.power === null;
+  }
+
   follow(run) {
     this.reached = run.last_step;
     this.precision = run.precision;
     this.boundaries = boundariesOf(run.lives ?? []);
+    this.showFilters();
     return this.fold.markStale();
   }
 
   async update() {
-    const { rank, range } = this.charts;
-    const query = { rank, from: range?.[0], to: range?.[1], points: Math.max(50, Math.round(this.grid.room() / COLUMN_WIDTH)), page_size: 1000 };
+    const { rank, range, tensor } = this.charts;
+    const of = this.ofTensor && tensor ? tensor : null;
+    const query = { rank, tensor: of, from: range?.[0], to: range?.[1], points: Math.max(50, Math.round(this.grid.room() / COLUMN_WIDTH)), page_size: 1000 };
     const queryKey = JSON.stringify(query);
     const answer = await changed(queryKey === this.queryKey ? this.tag : null, this.path, query);
     if (!answer) return;
     this.queryKey = queryKey;
     this.tag = answer.tag;
     this.readings = readingsOf(answer.content.items);
-    this.range = range;
+    [this.range, this.tensor] = [range, of];
     this.draw();
   }
 
   draw() {
-    const { readings } = this;
+    const { readings, tensor } = this;
     if (!readings) return;
+    this.showFilters();
     this.emptyNote.hidden = readings.length > 0;
     this.picture.hidden = readings.length === 0;
     this.fold.facts.textContent = readings.length ? this.fact() : "";
-    this.emptyNote.textContent = this.range ? "No full statistics in these steps." : "No full statistics of this run yet: every eighth full reading counts exponents.";
+    this.emptyNote.textContent = tensor ? `No exponents of ${visible(tensor)} were counted${this.range ? " in these steps" : ""}: they are beside the third full reading, and then rarely.`
+      : this.range ? "No full statistics in these steps." : "No full statistics of this run yet: every eighth full reading counts exponents.";
     if (!readings.length) return;
     this.facts.textContent = this.scaled();
-    replace(this.legend, legend(logarithmic(MIN_SHARE, 1), percent, [["broken", "NaN or Inf"], ["", "none, or not measured"]]));
+    this.fates.textContent = this.fate();
+    const { words } = FORMATS[this.format];
+    replace(this.legend, legend(logarithmic(MIN_SHARE, 1), percent, [["broken", "NaN or Inf"], ["washed", `lost in ${words}: becomes zero or overflows`], ["", "none, or not measured"]]));
     this.grid.show(this.pictured());
   }
 
   pictured() {
-    const { readings, range } = this;
+    const { readings, range, power } = this;
+    const format = FORMATS[this.format];
+    const shifts = readings.map((reading) => shiftOf(reading, power));
+    const known = shifts.filter((shift) => shift !== null);
     const { lowest, counts } = readings.at(-1);
-    const rows = rowsOf(lowest, counts.length);
+    const rows = rowsOf(lowest + Math.min(0, ...known), lowest + counts.length - 1 + Math.max(0, ...known));
     const [first, last] = range ? [range[0], range[1] + 1] : [readings[0].step, Math.max(readings.at(-1).last + 1, this.reached + 1)];
-    const columns = columnsOf(readings, ((last - first) * COLUMN_WIDTH) / this.grid.room());
+    const columns = columnsOf(readings, ((last - first) * COLUMN_WIDTH) / this.grid.room()).map((column) => (column.reading !== null && shifts[column.reading] === null ? { ...column, reading: null } : column));
     const edges = columns.flatMap(({ from, to }, column) => (column === columns.length - 1 ? [from, to] : [from]));
     const ramp = shades();
-    const scale = logarithmic(MIN_SHARE, 1);
+    const shadeScale = logarithmic(MIN_SHARE, 1);
+    const { ticket } = colours();
+    const wash = pixel(ticket, WASH);
+    const lost = Array.from({ length: LOST_SHADES }, (_, shade) => pixel(ticket, 0.4 + (0.6 * shade) / (LOST_SHADES - 1)));
     const shareIn = (column, { exponent, kind }) => {
-      const { counts, zeros, nonfinite, all } = readings[column];
-      return (kind === "zeros" ? zeros : kind === "nonfinite" ? nonfinite : counts[exponent - lowest] ?? 0) / all;
+      const { zeros, nonfinite, all, counts: own } = readings[column];
+      return (kind === "zeros" ? zeros : kind === "nonfinite" ? nonfinite : own[exponent - lowest - shifts[column]] ?? 0) / all;
     };
-    const shown = (column, row) => (row.kind === "nonfinite" ? 0 : shareIn(column, row));
-    const shade = (reading, row) => (reading !== null && shown(reading, row) > 0 ? ramp[scale.shade(shown(reading, row))] : 0);
+    const isLost = ({ exponent }) => exponent !== undefined && (exponent < format.smallest - 1 || exponent > format.largest);
+    const drawn = (column, row) => (row.kind === "nonfinite" ? 0 : shareIn(column, row));
+    const shade = (reading, row) => {
+      if (reading === null) return 0;
+      const part = drawn(reading, row);
+      if (!(part > 0)) return isLost(row) ? wash : 0;
+      const at = shadeScale.shade(part);
+      return isLost(row) ? lost[Math.floor((at * LOST_SHADES) / ramp.length)] : ramp[at];
+    };
+    const limits = limitsOf(format);
     return {
-      edges, first, last, rows: rows.length, rowHeight: ROW_HEIGHT, letters: 18,
+      edges, first, last, rows: rows.length, rowHeight: ROW_HEIGHT, letters: 20,
       shades: (row) => Uint32Array.from(columns, ({ reading }) => shade(reading, rows[row])),
       broken: (row, column) => rows[row].kind === "nonfinite" && columns[column].reading !== null && readings[columns[column].reading].nonfinite > 0,
-      name: (row) => nameOf(rows, row),
+      name: (row) => nameOf(rows, row, limits),
       boundaries: this.boundaries,
-      lines: LIMITS.map(({ exponent }) => rows.findIndex((row) => row.exponent === exponent - 1)).filter((row) => row >= 0),
-      begin: { row: rows.findIndex((row) => row.exponent === LIMITS[1].exponent), column: columns.length - 1 },
+      lines: limits.map(([at]) => placeOf(rows, at)).filter((at) => at !== null),
+      begin: { row: Math.max(0, rows.findIndex((row) => row.exponent === Math.max(format.normal, lowest))), column: columns.findLastIndex(({ reading }) => reading !== null) },
       describe: (row, column) => {
         const { reading, from, to } = columns[column];
         if (reading === null) return `steps ${integer(Math.ceil(from))} to ${integer(Math.ceil(to) - 1)}  ·  not measured`;
-        return describe(rows[row], shareIn(reading, rows[row]), readings[reading], [lowest, lowest + counts.length - 1]);
+        return describe(rows[row], shareIn(reading, rows[row]), readings[reading], shifts[reading], !this.tensor);
       },
-      words: `${this.fact()}. ${this.brokenWords()} ${this.scaled()}`, hint: "Drag to select steps.",
+      words: `${this.tensor ? `Gradient of ${visible(this.tensor)}. ` : ""}${this.fact()}. ${this.brokenWords()} ${this.scaled()} ${this.fate()}`, hint: "Drag to select steps.",
     };
   }
 
   // The facts of the last column.
   fact() {
-    const { step, lowest, counts, zeros, nonfinite, all } = this.readings.at(-1);
-    const below = (limit) => counts.reduce((sum, count, index) => sum + (lowest + index < limit ? count : 0), 0) / all;
-    return `At step ${integer(step)}: ${percent(below(-14))} below 2⁻¹⁴, where float16 loses bits, ${percent(below(-24))} below 2⁻²⁴, its smallest, ${percent(zeros / all)} zero${nonfinite ? `, ${percent(nonfinite / all)} NaN or Inf` : ""}`;
+    const reading = this.readings.at(-1);
+    const { step, zeros, nonfinite, all } = reading;
+    const format = FORMATS[this.format];
+    const { subnormal, below } = fates(reading, shiftOf(reading, this.power) ?? 0, format);
+    return `At step ${integer(step)}: ${percent(subnormal)} below 2${raised(format.normal)}, where ${format.words} loses bits, ${percent(below)} below 2${raised(format.smallest)}, its smallest, ${percent(zeros / all)} zero${nonfinite ? `, ${percent(nonfinite / all)} NaN or Inf` : ""}`;
+  }
+
+  // What the format would make of the elements of the last column, at the scale that is shown.
+  fate() {
+    const reading = this.readings.at(-1);
+    const shift = shiftOf(reading, this.power);
+    if (shift === null) return "The loss scale of the last reading is unknown, so it cannot be shown at another one.";
+    const format = FORMATS[this.format];
+    const { zero, overflow, beyond } = fates(reading, shift, format);
+    const at = this.power === null ? "At the recorded scale" : `At scale ${scale(2 ** this.power)}`;
+    const lost = beyond && !this.tensor ? "how many become zero was not counted" : `at least ${percent(zero)} of the elements become zero`;
+    return `${at}, ${lost} in ${format.words}, and at least ${percent(overflow)} overflow.`;
   }
 
   brokenWords() {
@@ -127,58 +197,9 @@ export class Exponents {
   }
 }
 
-// Readings of all attempts in order. Steps that a later attempt repeats count once; readings with other bins are omitted.
-function readingsOf(items) {
-  const readings = [];
-  const bins = ({ lowest, counts }) => `${lowest} ${counts[0]?.length}`;
-  for (const item of items.filter((spectrum) => bins(spectrum) === bins(items.at(-1)))) {
-    while (readings.length && readings.at(-1).step >= item.steps[0]) readings.pop();
-    item.steps.forEach((step, index) => {
-      const [counts, zeros, nonfinite] = [item.counts[index], item.zeros[index], item.nonfinite[index]];
-      const all = counts.reduce((sum, count) => sum + count, zeros + nonfinite) || 1;
-      if (step > (readings.at(-1)?.step ?? -1)) readings.push({ step, last: item.last_steps[index], counts, zeros, nonfinite, all, lowest: item.lowest, scale: item.scales[index], readings: item.readings[index] });
-    });
-  }
-  return readings;
-}
-
-// From top to bottom: non-finite elements, exponents from the highest, zeros.
-function rowsOf(lowest, count) {
-  const strip = (kind) => Array.from({ length: STRIP_ROWS }, () => ({ kind }));
-  const gap = { kind: "gap" };
-  return [...strip("nonfinite"), gap, ...Array.from({ length: count }, (_, index) => ({ exponent: lowest + count - 1 - index })), gap, ...strip("zeros")];
-}
-
-// At the lower edge of its row, which is that power of two.
-function nameOf(rows, row) {
-  const { exponent, kind } = rows[row];
-  if (kind === "nonfinite" || kind === "zeros") return rows[row - 1]?.kind === kind && rows[row + 1]?.kind === kind ? { text: kind === "zeros" ? "0" : "NaN, Inf" } : null;
-  const limit = LIMITS.find((edge) => edge.exponent - 1 === exponent);
-  if (limit) return { text: limit.name, tone: "ink", at: 0 };
-  const near = LIMITS.some((edge) => Math.abs(edge.exponent - exponent) < 4);
-  const outermost = rows[row + 1].kind === "gap";
-  return exponent !== undefined && exponent % LABEL_EVERY === 0 && !near && !outermost ? { text: `2${raised(exponent)}`, at: 1 } : null;
-}
-
-function describe({ exponent, kind }, part, { step, last, scale: at }, [lowest, highest]) {
-  const where = { nonfinite: "NaN or Inf", zeros: "zero", gap: "" }[kind] ?? (exponent === highest ? `at or above 2${raised(exponent)}`
-    : exponent === lowest ? `below 2${raised(exponent + 1)}` : `from 2${raised(exponent)} to 2${raised(exponent + 1)}`);
-  return `${last > step ? `steps ${integer(step)} to ${integer(last)}` : `step ${integer(step)}`}  ·  loss scale ${scale(at)}${where ? `  ·  ${where}: ${percent(part)}` : ""}`;
-}
-
-function percent(value) {
-  return value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : share(value);
-}
-
-// A column for each reading at its own steps, at least `least` steps wide to be visible, and an empty one (reading is null)
-// for the steps between two readings.
-function columnsOf(readings, least) {
-  const columns = [];
-  readings.forEach(({ step, last }, reading) => {
-    const next = readings[reading + 1]?.step ?? Infinity;
-    const to = Math.min(Math.max(last + 1, step + least), next);
-    columns.push({ from: step, to, reading });
-    if (to < next && next < Infinity) columns.push({ from: to, to: next, reading: null });
-  });
-  return columns;
+// Limits that are too near to each other for two names share one.
+function limitsOf({ largest, normal, smallest, maximum }) {
+  const [normalWords, smallestWords] = [`normal 2${raised(normal)}`, `min 2${raised(smallest)}`];
+  const isNear = normal - smallest < MIN_DISTANCE;
+  return [[largest, `max ${maximum}`], [normal, isNear ? "" : normalWords], [smallest, isNear ? `${normalWords}, ${smallestWords}` : smallestWords]];
 }

@@ -23,9 +23,9 @@ export function shades() {
   return Uint32Array.from({ length: SHADES }, (_, index) => between(from + ((to - from) * index) / (SHADES - 1)));
 }
 
-export function pixel(colour) {
+export function pixel(colour, alpha = 1) {
   const [red, green, blue] = parts(colour);
-  return packed(red, green, blue);
+  return ((packed(red, green, blue) & 0xffffff) | (Math.round(255 * alpha) << 24)) >>> 0;
 }
 
 function between(at) {

@@ -18,8 +18,9 @@ from ammeter_server.api.tensors import newest_life
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk
+from ammeter_server.curves.derived import ALL_POINTS
 from ammeter_server.curves.float_json import between_brackets
-from ammeter_server.curves.heatmap import filled, ranges_of
+from ammeter_server.curves.heatmap import HEADROOM, filled, headroom_of, joined, ranges_of
 from ammeter_server.curves.reader import chunks_of
 from ammeter_server.curves.run_axis import ALONE, StepAxis, chunks_on_axis, within
 from ammeter_server.db.queries.steps import sources as step_sources
@@ -31,8 +32,8 @@ from ammeter_server.http.query_params import First, Last
 
 router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
 
-TENSORS_PER_READ = 32
-"""Number of tensors that one query reads."""
+TENSORS_PER_READ, VALUES_PER_READ = 32, 2**20
+"""Number of tensors that one query reads at least, and of values that it reads if they are few steps."""
 
 FLOAT32 = "application/vnd.ammeter.matrix"
 
@@ -83,7 +84,7 @@ def read_matrix(
     context: ContextDep,
     request: Request,
     run: str,
-    stat: Annotated[str, Query(description=f"One of {', '.join(frames.STATS)}.")] = "grad.norm",
+    stat: Annotated[str, Query(description=f"One of {', '.join((*frames.STATS, HEADROOM))}.")] = "grad.norm",
     rank: Annotated[int | None, Query(ge=0, lt=2**31, description="Default: the lowest rank.")] = None,
     first: First = None,
     last: Last = None,
@@ -97,11 +98,14 @@ def read_matrix(
     """One row per tensor of the rank's newest attempt that has the stat.
 
     Each cell is a range of steps. It has the highest value of the range (or the lowest, with `show`), or the first
-    non-finite value if there is one, and its step. All pages have the steps of the first page. Steps continue over the
-    attempts of the run, each of which fills its own range; with `axis=life` they are those of the newest attempt alone.
+    non-finite value if there is one, and its step. `headroom` is that of the largest gradient of the range: powers of
+    two from it, multiplied by the loss scale of its step, to the largest number of float16. All pages have the steps of
+    the first page. Steps continue over the attempts of the run, each of which fills its own range; with `axis=life`
+    they are those of the newest attempt alone.
     """
-    if stat not in frames.STATS:
-        raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join(frames.STATS)}")
+    if stat not in (HEADROOM, *frames.STATS):
+        raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join((*frames.STATS, HEADROOM))}")
+    measured = "grad.absmax" if stat == HEADROOM else stat
     after = key_of(page_token, (int, int, int))
     with context.store.reading() as connection:
         require_run(connection, run)
@@ -115,11 +119,15 @@ def read_matrix(
     tag = etags.of(request, marks, [(life.place.begin, life.place.end) for life in placed])
     if tag.known:
         return tag.unchanged()
-    tensors = schema.tensors if schema and stat in schema.stats else ()
+    tensors = schema.tensors if schema and measured in schema.stats else ()
     begin, first, last = (int(part) for part in after) if after else (0, *_span(placed, first, last))
     shown = tensors[begin : begin + page_size] if first <= last else ()
     edges = ranges_of(first, last, cells) if shown else np.zeros(0, np.int64)
-    values = list(_rows(context, run, placed, [f"{stat}:{tensor.name}" for tensor in shown], edges, show == "lowest"))
+    lowest = show == "lowest" and stat != HEADROOM
+    values = list(_rows(context, run, placed, [f"{measured}:{tensor.name}" for tensor in shown], edges, lowest))
+    if stat == HEADROOM and values:
+        scale = joined([chunk for life in placed for chunk in _scale(context, run, life, edges)])
+        values = [headroom_of(cells, *scale) for cells in values]
     more = begin + page_size < len(tensors) and shown
     header = {
         "stat": stat,
@@ -176,8 +184,10 @@ def _rows(
     The resolution of the query is fine enough that a range has at least two entries of a coarse level, where only
     coarse levels are read. At least one of them lies within the range.
     """
-    for begin in range(0, len(names), TENSORS_PER_READ):
-        batch = names[begin : begin + TENSORS_PER_READ]
+    steps = int(edges[-1] - edges[0]) if len(edges) else 1
+    at_once = max(TENSORS_PER_READ, VALUES_PER_READ // steps)  # blocks of few steps are unpacked once per query
+    for begin in range(0, len(names), at_once):
+        batch = names[begin : begin + at_once]
         chunks: dict[str, list[CurveChunk]] = {name: [] for name in batch}
         for life in lives:
             own = within(life.place, int(edges[0]), int(edges[-1]) - 1)
@@ -187,6 +197,15 @@ def _rows(
             for name, placed_chunks in chunks_on_axis(life.place, read).items():
                 chunks[name] += placed_chunks
         yield from (filled(chunks[name], edges, lowest) for name in batch)
+
+
+def _scale(context: AppContext, run: str, life: Placed, edges: Ints) -> Sequence[CurveChunk]:
+    """The loss scale of every step of the ranges in an attempt."""
+    own = within(life.place, int(edges[0]), int(edges[-1]) - 1)
+    if own is None:
+        return []
+    read = chunks_of(context.store, run, life.stream, CurveQuery(["scale"], ALL_POINTS, *own))
+    return chunks_on_axis(life.place, read)["scale"]
 
 
 def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:

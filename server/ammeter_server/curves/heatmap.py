@@ -5,13 +5,18 @@ Pure: arrays in, arrays out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ammeter.whatif.formats import FORMATS
 from ammeter.wire.columns import ABSENT, Floats, Ints
 from ammeter_server.curves.curve_chunk import CurveChunk
+
+HEADROOM = "headroom"
+"""A stat that follows from `grad.absmax` and the loss scale."""
 
 
 def ranges_of(first: int, last: int, most: int) -> Ints:
@@ -59,3 +64,35 @@ def _ranks(values: Floats, lowest: bool) -> npt.NDArray[np.float64]:
     """Returns ranks; the value with the highest rank is shown."""
     ranks = values.astype(np.float64)
     return np.where(np.isfinite(ranks), -ranks if lowest else ranks, NOT_FINITE)
+
+
+def joined(chunks: Sequence[CurveChunk]) -> tuple[Ints, Floats]:
+    """Returns the steps and values of all chunks, in order."""
+    places = [np.arange(len(chunk.values)) if chunk.places is None else chunk.places for chunk in chunks]
+    steps = [chunk.rows.steps_at(at) for chunk, at in zip(chunks, places, strict=True)]
+    if not chunks:
+        return np.zeros(0, np.int64), np.zeros(0, np.float32)
+    return np.concatenate(steps), np.concatenate([chunk.values for chunk in chunks])
+
+
+def headroom_of(cells: tuple[Floats, Ints], steps: Ints, scale: Floats) -> tuple[Floats, Ints]:
+    """Returns the headroom of the largest gradients, at their steps.
+
+    Absent where the loss scale of the step is unknown, unless the run has none, and for gradients of zero.
+
+    Args:
+        cells: The largest unscaled gradients of each range and their steps.
+        steps: The steps with a loss scale, ascending.
+        scale: The loss scale of each of them.
+    """
+    largest, at = cells
+    factors = np.full(len(largest), np.nan if len(steps) else 1.0)
+    if len(steps):
+        places = np.minimum(np.searchsorted(steps, at), len(steps) - 1)
+        known = steps[places] == at
+        factors[known] = scale[places[known]]
+    scaled = largest.astype(np.float64) * factors
+    values = np.full(len(largest), ABSENT, np.float32)
+    positive = np.isfinite(scaled) & (scaled > 0)
+    values[positive] = math.log2(FORMATS["float16"].largest) - np.log2(scaled[positive])
+    return values, np.where(positive, at, -1)

@@ -8,7 +8,7 @@ import pytest
 
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
 from ammeter_server.curves.curve import CurveQuery
-from ammeter_server.curves.heatmap import filled, ranges_of
+from ammeter_server.curves.heatmap import filled, headroom_of, ranges_of
 from ammeter_server.curves.reader import chunks_of
 from ammeter_server.db import Store
 from ammeter_server.maintenance.compaction import compact
@@ -128,3 +128,15 @@ def test_ranges_are_equally_long_and_never_shorter_than_a_step(
     first: int, last: int, most: int, edges: list[int]
 ) -> None:
     assert edges == ranges_of(first, last, most).tolist()
+
+
+def test_headroom_is_measured_at_the_scale_of_the_same_step() -> None:
+    largest = np.array([0.5, 0.5, 0.0, ABSENT, 2.0, np.nan], np.float32)
+    at = np.array([3, 10, 11, -1, 12, 20])
+    steps, scale = np.array([3, 11, 12, 20]), np.array([2.0, 4.0, 8.0, 8.0], np.float32)
+    values, found = headroom_of((largest, at), steps, scale)
+    assert [3, -1, -1, -1, 12, -1] == found.tolist()
+    assert [True, False, False, False, True, False] == measured(values).tolist()
+    assert [pytest.approx(np.log2(65504)), pytest.approx(np.log2(65504) - 4)] == values[[0, 4]].tolist()
+    unscaled, _ = headroom_of((largest, at), np.zeros(0, np.int64), np.zeros(0, np.float32))
+    assert pytest.approx(np.log2(65504) + 1) == float(unscaled[1])

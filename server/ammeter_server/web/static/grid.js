@@ -13,7 +13,7 @@ const MOVES = {
 };
 
 export class Grid {
-  // actions: zoom(first, last) selects steps; press(row) is optional.
+  // actions: zoom(first, last) selects steps; press(row, column) is optional.
   constructor(place, actions) {
     this.actions = actions;
     this.picture = null;
@@ -180,7 +180,7 @@ export class Grid {
     this.drag(null);
     const [first, last] = [from, event.offsetX].sort((a, b) => a - b).map((x) => Math.floor(this.stepAt(x)));
     if (Math.abs(event.offsetX - from) >= 4) this.actions.zoom(first, Math.max(last, first + 1));
-    else if (cell) this.actions.press?.(cell.row);
+    else if (cell) this.actions.press?.(cell.row, cell.column);
   }
 
   handleKey(event) {
@@ -188,7 +188,7 @@ export class Grid {
     const move = MOVES[event.key];
     const { row, column } = this.cursor ?? this.picture.begin;
     if (move) this.go({ row: row + (move.row ?? 0), column: column + (move.column ?? 0) });
-    else if ((event.key === "Enter" || event.key === " ") && this.actions.press) this.actions.press(row);
+    else if ((event.key === "Enter" || event.key === " ") && this.actions.press) this.actions.press(row, column);
     else return;
     event.preventDefault();
   }

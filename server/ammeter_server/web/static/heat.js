@@ -1,49 +1,44 @@
-// A heat map of one stat of every tensor over steps, in the order of the model. Stripes begin at the origin of a NaN.
+// A map of layers: one stat of every tensor over steps, in the order of the model, folded by block. Stripes begin at the
+// origin of a NaN, a ring marks where it was born, and an outline modules that ran in float32.
 
+import { show, shown, shownChoice } from "./address.js";
 import { boundariesOf } from "./charts.js";
 import { make, replace, visible } from "./dom.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
+import { isFoldedAtFirst, layersOf } from "./layers.js";
+import { fallbacksOf, isOf, readMarks } from "./marks.js";
 import { readMatrix } from "./matrix.js";
 import { colours, dark, legend, linear, pixel, scaleOf, shades } from "./shades.js";
+import { STATS } from "./stats.js";
 import { integer, plural, share, short } from "./words.js";
 
 const ROW_HEIGHT = 16;
 const MAX_TALL_ROWS = 12;
-
-// counts: numbers of elements; with share, shares of them. lowest: a cell shows the smallest value of its steps.
-const STATS = {
-  "grad.norm": { words: "Gradient norm", unit: "L2, unscaled" },
-  "grad.absmax": { words: "Largest gradient", unit: "finite, unscaled" },
-  "grad.zeros": { words: "Zeros in the gradient", unit: "share of elements", share: true, counts: true },
-  "grad.subnormals": { words: "Underflow in the gradient", unit: "share of elements below 2⁻¹⁴ while scaled, subnormal in float16", share: true, counts: true },
-  "grad.nans": { words: "NaN in the gradient", unit: "share of elements", share: true, counts: true },
-  "grad.infs": { words: "Inf in the gradient", unit: "share of elements", share: true, counts: true },
-  "grad.fp16_grid": { words: "Gradient on float16's grid", unit: "share of small elements that are multiples of 2⁻²⁴", share: true },
-  "grad.agreement": { words: "Gradient agreement", unit: "cosine between neighbouring readings", lowest: true, linear: true },
-  "weight.norm": { words: "Weight norm", unit: "L2, of sampled elements" },
-  "weight.nonfinite": { words: "Non-finite weights", unit: "of sampled elements", counts: true },
-  "update.ratio": { words: "Update to weight", unit: "update norm over weight norm" },
-  "update.lost": { words: "Lost updates", unit: "share of sampled elements that a step did not change", share: true },
-};
+const MAX_REMEMBERED = 20;
 
 export class Heat {
   constructor(place, run, charts) {
     this.run = run;
     this.charts = charts;
-    this.stat = "grad.norm";
+    this.stat = shownChoice("colour", Object.keys(STATS));
+    this.opened = new Set((shown("open") ?? "").split(",").filter(Boolean));
+    this.allOpen = null;
     this.incidents = [];
-    this.fold = new Fold(place, "Tensors over steps", () => this.update());
-    this.choice = make("select", { id: "heat-stat", "aria-label": "Statistic", onchange: () => this.choose(this.choice.value) },
-      Object.entries(STATS).map(([stat, { words }]) => make("option", { value: stat }, words)));
+    this.marks = { births: [], fallbacks: [] };
+    this.fold = new Fold(place, "Layers over steps", () => this.update());
+    this.choice = make("select", { id: "heat-stat", "aria-label": "Colour", onchange: () => this.choose(this.choice.value) },
+      Object.entries(STATS).map(([stat, { words }]) => make("option", { value: stat, selected: stat === this.stat }, words)));
     this.unit = make("span", { class: "quiet" });
     this.worst = make("span", { class: "worst" });
+    this.folding = make("button", { id: "heat-fold", hidden: true, onclick: () => this.foldAll() });
+    this.cellPlace = make("div", { id: "heat-cell", role: "status" });
     this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
     this.legend = make("div", {});
-    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.worst), this.emptyNote, this.picture);
-    this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last), press: (row) => charts.show(this.matrix.items[row].name) });
-    this.picture.append(this.legend);
+    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.folding, this.worst), this.emptyNote, this.picture);
+    this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last), press: (row, column) => this.press(row, column) });
+    this.picture.append(this.cellPlace, this.legend);
     dark.addEventListener("change", () => this.draw());
   }
 
@@ -62,16 +57,55 @@ export class Heat {
 
   choose(stat) {
     this.stat = stat;
+    show({ colour: stat === "grad.norm" ? null : stat });
     this.fold.markStale();
+  }
+
+  isOpen(block) {
+    return this.opened.has(block) !== this.allOpen;
+  }
+
+  foldAll() {
+    this.allOpen = !this.allOpen;
+    this.opened.clear();
+    this.remember();
+  }
+
+  remember() {
+    show({ open: this.opened.size <= MAX_REMEMBERED ? [...this.opened].join(",") : null });
+    this.draw();
+  }
+
+  // A block opens or closes; a tensor shows its curve and the step that was measured.
+  press(row, column) {
+    const { name, index, isOpen } = this.layers.rows[row];
+    if (index === undefined) {
+      if (isOpen === this.allOpen) this.opened.add(name);
+      else this.opened.delete(name);
+      return this.remember();
+    }
+    this.showCell(row, column, name);
+    return this.charts.show(name);
+  }
+
+  showCell(row, column, name) {
+    const value = this.layers.at(row, column);
+    const step = this.layers.stepAt(row, column);
+    const { words } = STATS[this.matrix.stat];
+    replace(this.cellPlace, make("div", { class: "cell" }, make("bdi", { class: "code" }, visible(name)),
+      make("span", {}, value === null ? `${words}: not measured in ${this.when(column)}` : `${words} at step ${integer(step)}: ${this.formatter()(value)}`),
+      value === null ? null : make("button", { id: "heat-step", onclick: () => this.charts.around(step) }, `Show steps around ${integer(step)}`)));
   }
 
   async update() {
     const { rank, range } = this.charts;
     const query = { stat: this.stat, rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
     const { share, counts } = STATS[this.stat];
-    const matrix = await readMatrix(this.run, query, { reached: this.reached ?? 0, shares: share && counts }, this.matrix);
-    if (matrix === this.matrix) return;
+    const [marks, matrix] = await Promise.all([readMarks(this.run, rank), readMatrix(this.run, query, { reached: this.reached ?? 0, shares: share && counts }, this.matrix)]);
+    if (matrix === this.matrix && JSON.stringify(marks) === JSON.stringify(this.marks)) return;
     this.matrix = matrix;
+    this.marks = marks;
+    this.fallbacks = fallbacksOf(marks.fallbacks, matrix.items.map(({ name }) => name));
     this.range = range;
     this.draw();
   }
@@ -83,6 +117,10 @@ export class Heat {
     this.emptyNote.hidden = !empty;
     this.picture.hidden = empty;
     const stat = STATS[matrix.stat];
+    this.allOpen ??= !isFoldedAtFirst(matrix);
+    this.layers = layersOf(matrix, (block) => this.isOpen(block), stat.lowest);
+    this.folding.hidden = empty || !this.layers.blocks.length;
+    this.folding.textContent = this.allOpen ? "Fold blocks" : "Open all blocks";
     this.emptyNote.textContent = matrix.items.length ? `${stat.words}: not measured in these steps.` : "No tensor of this run was measured yet.";
     this.unit.textContent = stat.unit;
     this.fold.facts.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}${matrix.cut ? ", the first ones of the model" : ""}` : "";
@@ -90,7 +128,7 @@ export class Heat {
     if (empty) return;
     const scale = this.scale();
     const marked = [...new Set(this.tones().values())].map((severity) => [`mark ${severity}`, `${severity === "page" ? "urgent" : "open"} incident`]);
-    replace(this.legend, legend(scale, this.formatter(), [...(scale.low > 0 ? [["nought", "0"]] : []), ["broken", "NaN or Inf"], ["", "not measured"], ...marked]));
+    replace(this.legend, legend(scale, this.formatter(), [...(scale.low > 0 ? [["nought", "0"]] : []), ["broken", "NaN or Inf"], ["", "not measured"], ...marked, ...(this.marks.births.length ? [["born", "origin of a NaN or Inf"]] : []), ...(this.fallbacks.size ? [["outlined", "ran in float32, dashed: a part of the block"]] : [])]));
     this.grid.show(this.pictured(scale));
     if (!this.shown) this.reveal();
     this.shown = true;
@@ -99,7 +137,7 @@ export class Heat {
   scale() {
     const { stat, finite } = this.matrix;
     const { linear: isLinear, share } = STATS[stat];
-    return isLinear ? linear(-1, 1) : scaleOf(finite, share ? 1 : Infinity);
+    return isLinear ? linear(...isLinear) : scaleOf(finite, share ? 1 : Infinity);
   }
 
   formatter() {
@@ -108,45 +146,63 @@ export class Heat {
 
   pictured(scale) {
     const { matrix } = this;
-    const { items, steps, columns, broken } = matrix;
+    const { steps, columns, broken } = matrix;
+    const { rows, rowOf, at } = this.layers;
     const tones = this.tones();
     const [first, last] = this.range ? [this.range[0], this.range[1] + 1] : [steps[0], steps.at(-1)];
     return {
-      edges: steps, first, last, rows: items.length, rowHeight: items.length > MAX_TALL_ROWS ? ROW_HEIGHT : 22,
-      letters: items.reduce((most, { name }) => Math.max(most, name.length), 0),
-      shades: shader(matrix, scale), broken: (row, column) => isBroken(matrix.at(row, column)),
-      name: (row) => ({ text: visible(items[row].name), tone: tones.get(row) }),
-      flags: [...broken.map(({ row }) => ({ row, tone: "page" })), ...[...tones].map(([row, tone]) => ({ row, tone }))],
-      starts: this.incidents, boundaries: this.boundaries,
+      edges: steps, first, last, rows: rows.length, rowHeight: rows.length > MAX_TALL_ROWS ? ROW_HEIGHT : 22,
+      letters: rows.reduce((most, { name, index }) => Math.max(most, name.length + (index === undefined ? 10 : 0)), 0),
+      shades: shader(columns, at, scale), broken: (row, column) => isBroken(at(row, column)),
+      name: (row) => this.label(rows[row], tones.get(row)),
+      flags: [...broken.map(({ row }) => ({ row: rowOf[row], tone: "page" })), ...[...tones].map(([row, tone]) => ({ row, tone }))],
+      starts: this.incidents, boundaries: this.boundaries, births: this.births(),
       begin: this.spot() ?? { row: 0, column: columns - 1 },
       describe: (row, column) => this.cell(row, column),
-      words: this.words(), hint: "Drag to select steps. Click a row to show its curve.",
+      words: this.words(), hint: `Drag to select steps. Click a row to show its curve${this.layers.blocks.length ? ", a block to open it" : ""}.`,
     };
   }
 
-  // The tensors of open incidents, or all tensors of their module.
+  label({ name, index, members, isOpen, block }, tone) {
+    const names = members ? members.map((member) => this.matrix.items[member].name) : [name];
+    const outline = names.every((own) => this.fallbacks.has(own)) ? "whole" : names.some((own) => this.fallbacks.has(own)) && !isOpen ? "part" : null;
+    const text = index === undefined ? `${isOpen ? "▾" : "▸"} ${visible(name)} (${integer(members.length)})` : visible(block ? name.slice(block.length) : name);
+    return { text, tone, outline, isBlock: index === undefined };
+  }
+
+  // Rows and steps of the origins of NaN and Inf that events name.
+  births() {
+    const { items } = this.matrix;
+    return this.marks.births.flatMap((birth) => {
+      const index = items.findIndex(({ name }) => isOf(birth, name));
+      return index < 0 ? [] : [{ row: this.layers.rowOf[index], step: birth.step }];
+    });
+  }
+
+  // The tensors of open incidents, or all tensors of their module; their block, if it is folded.
   tones() {
     const { items } = this.matrix;
+    const { rowOf } = this.layers;
     const tones = new Map();
-    const named = ({ tensor, module }, name) => (tensor ? name === tensor : module && name.startsWith(module + "."));
     for (const incident of [...this.incidents].sort((a, b) => (a.severity < b.severity) - (a.severity > b.severity))) {
-      items.forEach(({ name }, row) => named(incident, name) && tones.set(row, incident.severity));
+      items.forEach(({ name }, index) => isOf(incident, name) && tones.set(rowOf[index], incident.severity));
     }
     return tones;
   }
 
   // Among the tensors that were non-finite first the last in the model: the origin, if it is in the backward pass.
   spot() {
-    const { broken } = this.matrix;
-    const first = Math.min(...broken.map(({ step }) => step));
-    return broken.findLast(({ step }) => step === first) ?? null;
+    const { broken, items } = this.matrix;
+    const first = broken.reduce((least, { step }) => Math.min(least, step), Infinity);
+    const found = broken.findLast(({ step }) => step === first);
+    return found ? { ...found, row: this.layers.rowOf[found.row], name: items[found.row].name } : null;
   }
 
   showWorst() {
     const { items, broken } = this.matrix;
     const spot = this.spot();
     replace(this.worst, spot ? make("button", { class: "link bad", title: "Show the cell", onclick: () => this.show(spot) },
-      `NaN or Inf in ${integer(broken.length)} of ${integer(items.length)}, from step ${integer(spot.step)} in `, make("bdi", { class: "code" }, items[spot.row].name)) : null);
+      `NaN or Inf in ${integer(broken.length)} of ${integer(items.length)}, from step ${integer(spot.step)} in `, make("bdi", { class: "code" }, spot.name)) : null);
   }
 
   show(spot) {
@@ -166,8 +222,9 @@ export class Heat {
     const most = least ? lowest : highest;
     return [
       `${words} of ${plural(items.length, "tensor")} over steps ${integer(steps[0])} to ${integer(steps.at(-1) - 1)}.`,
-      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${integer(spot.step)}, the last of them in the model is ${visible(items[spot.row].name)}.` : counts ? "" : "None of them is NaN or Inf.",
+      spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${integer(spot.step)}, the last of them in the model is ${visible(spot.name)}.` : counts ? "" : "None of them is NaN or Inf.",
       most ? `${least ? "Lowest" : "Highest"}: ${this.formatter()(most[2])} in ${visible(items[most[0]].name)} at step ${integer(this.matrix.stepAt(most[0], most[1]))}.` : "",
+      this.layers.blocks.length ? `${plural(this.layers.rows.length, "row")}: ${plural(this.layers.blocks.length, "block")} can be opened or folded with Enter.` : "",
     ].filter(Boolean).join(" ");
   }
 
@@ -177,17 +234,23 @@ export class Heat {
     return first === last ? `step ${integer(first)}` : `steps ${integer(first)} to ${integer(last)}`;
   }
 
-  // The value of a cell, and the step of its measurement.
+  // The value of a cell, and the step of its measurement. A block shows its worst tensor.
   cell(row, column) {
     const { stat, items, steps } = this.matrix;
-    const value = this.matrix.at(row, column);
-    const name = visible(items[row].name);
+    const { rows, at, stepAt, memberAt } = this.layers;
+    const value = at(row, column);
+    const { name: own, index } = rows[row];
+    const name = visible(own);
     if (value === null) return `${name}  ·  ${this.when(column)}  ·  not measured`;
     const single = steps[column] + 1 === steps[column + 1];
-    const at = `step ${integer(this.matrix.stepAt(row, column))}`;
-    if (single) return `${name}  ·  ${at}  ·  ${this.formatter()(value)}`;
+    const when = `step ${integer(stepAt(row, column))}`;
+    const tensor = items[memberAt(row, column)].name;
+    const born = this.marks.births.find((birth) => birth.step === stepAt(row, column) && isOf(birth, tensor));
+    const fallback = index === undefined ? null : this.fallbacks.get(own);
+    const notes = [index === undefined ? `worst in ${visible(tensor)}` : "", born ? "a NaN or Inf was born here" : "", fallback ? `ran in ${fallback.dtype} at step ${integer(fallback.step)} (${fallback.reason})` : ""];
     const most = !Number.isFinite(value) ? "one of" : STATS[stat].lowest ? "lowest of" : "highest of";
-    return `${name}  ·  ${at}  ·  ${this.formatter()(value)}, ${most} ${this.when(column)}`;
+    const text = single ? this.formatter()(value) : `${this.formatter()(value)}, ${most} ${this.when(column)}`;
+    return [name, when, text, ...notes.filter(Boolean)].join("  ·  ");
   }
 }
 
@@ -200,7 +263,7 @@ function percent(value) {
 }
 
 // The pixels of a row: shades, one colour for zero, transparent without a measurement.
-function shader({ columns, at }, scale) {
+function shader(columns, at, scale) {
   const ramp = shades();
   const nought = pixel(colours().nought);
   return (row) => {

@@ -18,6 +18,7 @@ export function paint(pen, box, picture, ink, raster) {
     drawBroken(pen, box, picture, ink);
     drawSeams(pen, box, ink);
     drawLines(pen, box, picture, ink);
+    drawBirths(pen, box, picture, ink);
   });
   within(pen, [0, 0, box.left, box.height], () => drawNames(pen, box, picture, ink));
   drawSteps(pen, box, ink);
@@ -153,6 +154,20 @@ function drawBoundaries(pen, box, { boundaries = [] }, ink) {
   pen.setLineDash([]);
 }
 
+// Where a NaN or Inf was born: a ring around a dot, at its row and step.
+function drawBirths(pen, box, { births = [] }, ink) {
+  for (const { row, step } of births) {
+    if (row < box.begin || row >= box.end || step < box.first || step >= box.last) continue;
+    const [x, y] = [box.x(step + 0.5), box.y(row + 0.5)];
+    for (const [radius, colour] of [[7, ink.card], [5.5, ink.ink], [4, ink.card], [2.2, ink.page]]) {
+      pen.fillStyle = colour;
+      pen.beginPath();
+      pen.arc(x, y, radius, 0, 2 * Math.PI);
+      pen.fill();
+    }
+  }
+}
+
 // Above each named row.
 function drawLines(pen, box, { lines = [] }, ink) {
   for (const at of lines) {
@@ -180,8 +195,18 @@ function drawNames(pen, box, { name }, ink) {
     if (label.tone === "page" || label.tone === "ticket") pen.fillRect(0, box.y(row), 3, box.rowHeight - 1);
     const letters = [...label.text];
     const text = letters.length > maxLetters ? "…" + letters.slice(letters.length - maxLetters + 1).join("") : label.text;
-    pen.fillText(text, box.left - 8, box.y(row) + (label.at ?? 0.5) * box.rowHeight, box.left - 12);
+    pen.textAlign = label.isBlock ? "left" : "right";
+    pen.fillText(text, label.isBlock ? 6 : box.left - 8, box.y(row) + (label.at ?? 0.5) * box.rowHeight, box.left - 12);
+    if (label.outline) drawOutline(pen, box, row, label.outline, ink);
   }
+}
+
+function drawOutline(pen, box, row, outline, ink) {
+  pen.strokeStyle = ink.second;
+  pen.lineWidth = 1.5;
+  pen.setLineDash(outline === "part" ? [4, 3] : []);
+  pen.strokeRect(4.5, box.y(row) + 1.5, box.left - 9, box.rowHeight - 4);
+  pen.setLineDash([]);
 }
 
 export function drawSteps(pen, box, ink) {

@@ -13,7 +13,7 @@ export const dark = matchMedia("(prefers-color-scheme: dark)");
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  const named = Object.fromEntries(["ink", "quiet", "line", "card", "page", "ticket", "accent", "nought"].map((name) => [name, colour(name)]));
+  const named = Object.fromEntries(["ink", "quiet", "line", "card", "page", "ticket", "accent", "second", "nought"].map((name) => [name, colour(name)]));
   return { ...named, tones: [colour("accent"), colour("second")] };
 }
 

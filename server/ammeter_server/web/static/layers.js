@@ -1,0 +1,63 @@
+// Rows of a map of layers: tensors in the order of the model, those of one block under one row, which shows the worst of them.
+
+const MIN_FOLDED = 40;
+
+// The part of a tensor's name that blocks share: up to the first number, such as blocks.3.
+export function blockOf(name) {
+  const parts = name.split(".");
+  const number = parts.findIndex((part) => /^\d+$/.test(part));
+  return number >= 0 ? parts.slice(0, number + 1).join(".") : parts[0];
+}
+
+// Rows of a matrix. isOpen(block): whether its tensors have rows of their own. lowest: the lowest value is the worst one.
+export function layersOf(matrix, isOpen, lowest) {
+  const blocks = [];
+  matrix.items.forEach(({ name }, index) => {
+    const block = blockOf(name);
+    if (blocks.at(-1)?.name === block) blocks.at(-1).members.push(index);
+    else blocks.push({ name: block, members: [index] });
+  });
+  const rows = blocks.flatMap(({ name, members }) => {
+    if (members.length < 2) return members.map((index) => ({ name: matrix.items[index].name, index }));
+    const block = { name, members, isOpen: isOpen(name) };
+    return block.isOpen ? [block, ...members.map((index) => ({ name: matrix.items[index].name, index, block: name }))] : [block];
+  });
+  const rowOf = new Int32Array(matrix.items.length);
+  rows.forEach(({ index, members, isOpen: open }, row) => {
+    if (index !== undefined) rowOf[index] = row;
+    else if (!open) members.forEach((member) => (rowOf[member] = row));
+  });
+  const worst = new Map();
+  const memberAt = (row, column) => {
+    const { index, members } = rows[row];
+    if (index !== undefined) return index;
+    if (!worst.has(row)) worst.set(row, worstOf(matrix, members, lowest));
+    return worst.get(row)[column];
+  };
+  return {
+    rows, rowOf, memberAt, blocks: blocks.filter(({ members }) => members.length > 1),
+    at: (row, column) => matrix.at(memberAt(row, column), column),
+    stepAt: (row, column) => matrix.stepAt(memberAt(row, column), column),
+  };
+}
+
+// Blocks are closed at first in a model that would fill more than a window.
+export function isFoldedAtFirst({ items }) {
+  return items.length > MIN_FOLDED;
+}
+
+// For each column, the member with the worst value: not finite, then highest or lowest, then not measured.
+function worstOf({ at, columns }, members, lowest) {
+  const chosen = new Int32Array(columns);
+  for (let column = 0; column < columns; column++) {
+    let [member, worst] = [members[0], -Infinity];
+    for (const index of members) {
+      const value = at(index, column);
+      if (value === null) continue;
+      const rank = Number.isFinite(value) ? (lowest ? -value : value) : Infinity;
+      if (rank > worst) [member, worst] = [index, rank];
+    }
+    chosen[column] = member;
+  }
+  return chosen;
+}

@@ -5,6 +5,7 @@ import { show, shown, shownChoice } from "./address.js";
 import { changed } from "./api.js";
 import { boundariesOf } from "./charts.js";
 import { make, replace, visible } from "./dom.js";
+import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
 import { FORMATS, fates } from "./formats.js";
 import { Grid } from "./grid.js";
@@ -49,7 +50,8 @@ export class Exponents {
     this.slider = make("input", { id: "exponents-scale", type: "range", min: LOWEST_POWER, max: HIGHEST_POWER, step: 1, value: this.power ?? 16, oninput: () => this.choose({ power: Number(this.slider.value) }) });
     this.scaleWords = make("output", { for: "exponents-scale", class: "quiet" });
     this.recorded = make("button", { id: "exponents-recorded", onclick: () => this.choose({ power: null }) }, "Recorded scale");
-    return make("div", { class: "filters" }, make("label", {}, "Of ", this.of), make("label", {}, "in ", formats), make("label", {}, "at scale ", this.slider), this.scaleWords, this.recorded);
+    return make("div", { class: "filters" }, make("label", {}, "Of ", this.of), make("label", {}, "in ", formats), make("label", {}, "at scale ", this.slider), this.scaleWords, this.recorded,
+      exportMenu({ name: "exponents", title: () => `${document.title}: ${this.fact()}`, view: this.picture, table: () => this.table() }));
   }
 
   choose(change) {
@@ -156,6 +158,18 @@ export class Exponents {
       },
       words: `${this.tensor ? `Gradient of ${visible(this.tensor)}. ` : ""}${this.fact()}. ${this.brokenWords()} ${this.scaled()} ${this.fate()}`, hint: "Drag to select steps.",
     };
+  }
+
+  // The elements that are drawn, by exponent at the scale that is shown; zeros, NaN and Inf have no exponent.
+  table() {
+    const rows = this.readings.flatMap((reading) => {
+      const shift = shiftOf(reading, this.power);
+      if (shift === null) return [];
+      const { step, last, counts, lowest, zeros, nonfinite } = reading;
+      const kinds = [...counts.map((count, index) => ["exponent", lowest + index + shift, count]), ["zero", NaN, zeros], ["nonfinite", NaN, nonfinite]];
+      return kinds.filter((kind) => kind[2] > 0).map((kind) => [step, last, number(reading.scale) ?? NaN, ...kind]);
+    });
+    return [["step", "integer"], ["last_step", "integer"], ["recorded_scale", "number"], ["kind", "text"], ["exponent", "number"], ["elements", "integer"]].map((column, index) => [...column, rows.map((row) => row[index])]);
   }
 
   // The facts of the last column.

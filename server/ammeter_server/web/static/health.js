@@ -4,6 +4,7 @@
 import { changed, get } from "./api.js";
 import { append, boundariesOf } from "./charts.js";
 import { make } from "./dom.js";
+import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
 import { Strip } from "./strip.js";
 import { integer, plural, scale, severalLosses, share, short } from "./words.js";
@@ -47,7 +48,7 @@ export class Health {
     this.all = make("button", { id: "health-all", hidden: true, onclick: () => charts.all() }, "Show all steps");
     this.picture = make("div", {});
     this.absent = make("p", { class: "quiet small" });
-    this.fold.body.append(make("div", { class: "filters" }, this.steps, this.all), this.picture, this.absent);
+    this.fold.body.append(make("div", { class: "filters" }, this.steps, this.all, exportMenu({ name: "health", title: () => this.title(), view: this.picture, table: () => this.table() })), this.picture, this.absent);
     this.strip = new Strip(this.picture, { zoom: (first, last) => charts.zoom(first, last), all: () => charts.all() });
   }
 
@@ -119,8 +120,8 @@ export class Health {
   filled(row, all) {
     const named = row.names.filter((name) => name !== "host_rss_bytes" || !all.some((line) => line.name === "device_allocated_bytes"));
     const lines = named.flatMap((name, index) => all.filter((line) => line.name === name && line.steps.length)
-      .map((line) => ({ ...line, values: row.axis.startsWith("log") ? line.values.map(positive) : line.values, tone: Math.min(index, 1), word: row.words?.[index] ?? "" })));
-    const values = lines.flatMap((line) => line.values.filter(Number.isFinite));
+      .map((line) => ({ ...line, tone: Math.min(index, 1), word: row.words?.[index] ?? "" })));
+    const values = lines.flatMap((line) => line.values.filter((value) => Number.isFinite(value) && (value > 0 || !row.axis.startsWith("log"))));
     const current = lines.filter(({ replaced }) => !replaced);
     const [low, high, place] = AXES[row.axis](values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity));
     const format = (value, word) => `${word ? `${word} ` : ""}${row.format(value)}`;
@@ -133,6 +134,18 @@ export class Health {
       latest: row.kind === "ticks" ? countOf(this.run) : several.slice(0, row.key === "loss" ? 2 : 1).map(({ values: of, word }) => format(of.at(-1), row.key === "loss" && several.length > 1 ? word : "")).join(", "),
       isBad: row.marksBad && newest !== undefined && !Number.isFinite(newest.values.at(-1)),
     };
+  }
+
+  title() {
+    const { first, last } = this.strip.picture;
+    return `Health of ${this.run.name || this.run.id} over steps ${integer(first)} to ${integer(last)}`;
+  }
+
+  // The readings that are drawn.
+  table() {
+    const rows = this.strip.picture.rows.flatMap(({ key, lines }) => lines.flatMap(({ name = key, word, stream = "", steps, values, replaced = false }) =>
+      steps.map((step, index) => [key === "checkpoints" ? word : name, stream, replaced ? "yes" : "no", step, values[index]])));
+    return [["series", "text"], ["stream", "text"], ["replaced", "text"], ["step", "integer"], ["value", "number"]].map((column, at) => [...column, rows.map((row) => row[at])]);
   }
 
   checkpointRow(first, last) {
@@ -151,10 +164,6 @@ export class Health {
 function countOf({ counters = {} }) {
   const attempts = (counters.applied ?? 0) + (counters.skipped ?? 0);
   return attempts ? `${integer(counters.skipped ?? 0)} of ${integer(attempts)} in all` : "–";
-}
-
-function positive(value) {
-  return value > 0 || !Number.isFinite(value) ? value : NaN;
 }
 
 // Lowest, highest and place(value), from 0 at the bottom to 1 at the top, for values from low to high.

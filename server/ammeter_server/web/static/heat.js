@@ -4,6 +4,7 @@
 import { show, shown, shownChoice } from "./address.js";
 import { boundariesOf } from "./charts.js";
 import { make, replace, visible } from "./dom.js";
+import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
 import { isFoldedAtFirst, layersOf } from "./layers.js";
@@ -36,7 +37,7 @@ export class Heat {
     this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
     this.legend = make("div", {});
-    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.folding, this.worst), this.emptyNote, this.picture);
+    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.folding, this.worst, exportMenu({ name: "layers", title: () => `${document.title}: ${this.words()}`, view: this.picture, table: () => this.table() })), this.emptyNote, this.picture);
     this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last), press: (row, column) => this.press(row, column) });
     this.picture.append(this.cellPlace, this.legend);
     dark.addEventListener("change", () => this.draw());
@@ -226,6 +227,15 @@ export class Heat {
       most ? `${least ? "Lowest" : "Highest"}: ${this.formatter()(most[2])} in ${visible(items[most[0]].name)} at step ${integer(this.matrix.stepAt(most[0], most[1]))}.` : "",
       this.layers.blocks.length ? `${plural(this.layers.rows.length, "row")}: ${plural(this.layers.blocks.length, "block")} can be opened or folded with Enter.` : "",
     ].filter(Boolean).join(" ");
+  }
+
+  // The cells that are drawn: each value with the step at which it was read.
+  table() {
+    const { stat, steps, columns } = this.matrix;
+    const { rows, at, stepAt } = this.layers;
+    const cells = rows.flatMap(({ name }, row) => Array.from({ length: columns }, (_, column) => [name, stat, steps[column], steps[column + 1] - 1, at(row, column) === null ? null : stepAt(row, column), at(row, column)]))
+      .filter((cell) => cell[5] !== null);
+    return [["tensor", "text"], ["stat", "text"], ["first_step", "integer"], ["last_step", "integer"], ["step", "integer"], ["value", "number"]].map((column, index) => [...column, cells.map((cell) => cell[index])]);
   }
 
   // The steps of a column.

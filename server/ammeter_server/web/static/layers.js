@@ -2,7 +2,7 @@
 
 const MIN_FOLDED = 40;
 
-// The part of a tensor's name that blocks share: up to the first number, such as blocks.3.
+// The part of a tensor's name that blocks share: up to the first number, such as layers.3.
 export function blockOf(name) {
   const parts = name.split(".");
   const number = parts.findIndex((part) => /^\d+$/.test(part));

@@ -49,7 +49,7 @@ export class Strip {
     this.row = Math.min(this.row, picture.rows.length - 1);
     if (before !== JSON.stringify(picture.rows.map(({ key, title, words }) => [key, title, words]))) {
       replace(this.list, picture.rows.map(({ title, words }) => make("div", { class: "strip-row" },
-        make("span", { class: "strip-name" }, title, make("span", { class: "under" }, words)), make("span", { class: "strip-value" }))));
+        make("span", { class: "strip-name" }, title, make("span", { class: "under", title: words }, words)), make("span", { class: "strip-value" }))));
     }
     this.canvas.setAttribute("aria-label", `${picture.words} Left and right arrows move the cursor, up and down arrows choose a row, plus and minus zoom, 0 shows all steps.`);
     this.requestPaint();

@@ -29,7 +29,7 @@ export function paintRows(pen, box, picture, { step, near, dragged, row: chosen 
   line(pen, box.x(step), box.height, ink.ink, []);
   near.forEach((reading, index) => {
     const row = picture.rows[index];
-    if (!reading || !Number.isFinite(reading.value) || row.kind === "ticks" || row.kind === "diamonds") return;
+    if (!reading || !Number.isFinite(row.place(reading.value)) || row.kind === "ticks" || row.kind === "diamonds") return;
     const y = index * ROW_HEIGHT + ROW_HEIGHT - 1 - ROOM - row.place(reading.value) * (ROW_HEIGHT - 1 - 2 * ROOM);
     disc(pen, box.x(reading.step), y, 3.5, ink.card);
     disc(pen, box.x(reading.step), y, 2.5, ink.ink);
@@ -47,12 +47,12 @@ const KINDS = {
     diamond(pen, box.x(step), (box.top + box.bottom) / 2, 5, ink.accent, values[index] === 1))),
 };
 
-// Calls draw(from, to) with the indices of each stretch of readings without a gap or a non-finite value.
-function stretches({ steps, values, breaks }, draw) {
+// Calls draw(from, to) with the indices of each stretch of readings without a gap or a value that has no place.
+function stretches({ steps, values, breaks }, box, draw) {
   const ends = new Set(breaks.map(([before]) => before));
   let from = -1;
   for (let index = 0; index < steps.length; index++) {
-    if (!Number.isFinite(values[index])) {
+    if (!Number.isFinite(box.y(values[index]))) {
       if (from >= 0) draw(from, index);
       from = -1;
       continue;
@@ -72,7 +72,7 @@ function drawLine(pen, box, curve, ink, isStepped) {
   pen.lineWidth = steps.length > 500 ? 1 : 1.5;
   pen.setLineDash(tone % 2 ? [4, 2] : []);
   pen.lineJoin = "round";
-  stretches(curve, (from, to) => {
+  stretches(curve, box, (from, to) => {
     if (to - from === 1) return tone % 2 ? pen.fillRect(box.x(steps[from]) - 2, box.y(values[from]) - 0.5, 4, 1) : disc(pen, box.x(steps[from]), box.y(values[from]), steps.length > MANY_POINTS ? 1.3 : 2, pen.fillStyle);
     pen.beginPath();
     for (let index = from; index < to; index++) {
@@ -91,7 +91,7 @@ function drawLine(pen, box, curve, ink, isStepped) {
 
 // From each reading to the limit, so that the room that is left can be seen; without room in another colour and wider.
 function drawBand(pen, box, { steps, values, breaks }, { limit, least }, ink) {
-  stretches({ steps, values, breaks }, (from, to) => {
+  stretches({ steps, values, breaks }, box, (from, to) => {
     for (let index = from; index < to; index++) {
       const isConnected = index + 1 < to;
       const width = Math.max(1.5, isConnected ? box.x(steps[index + 1]) - box.x(steps[index]) : 1.5);

@@ -9,13 +9,14 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from pyarrow import parquet
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from tests.parts import library
 from tests.server.browsing import appears, found, press, show
 from tests.server.feeding import STEP, Stream, serving, wait_until
 from tests.server.web.pictures import EXPONENTS, HEAT, come_to, described, measure
@@ -48,6 +49,10 @@ def stream(client: httpx.Client) -> Stream:
     return stream
 
 
+def table_in(file: bytes) -> Any:
+    return library("pyarrow.parquet").read_table(io.BytesIO(file))
+
+
 def saved(browser: webdriver.Chrome, folder: Path, section: str, kind: str) -> bytes:
     """The file that the section's menu saves."""
     come_to(browser, section)
@@ -78,7 +83,7 @@ def test_the_rows_of_health_are_saved_with_the_readings_alone(
     assert [(step, math.inf if step == 12 else 0.5) for step in range(0, 30, 4)] == norms
     assert 30 == sum(row["series"] == "loss" for row in rows)
     assert [("saved", "25")] == [(row["series"], row["step"]) for row in rows if row["series"] == "saved"]
-    table = parquet.read_table(io.BytesIO(saved(browser, folder, "#health", "parquet"))).to_pylist()
+    table = table_in(saved(browser, folder, "#health", "parquet")).to_pylist()
     assert len(rows) == len(table)
     assert [{"series": "loss", "stream": "", "replaced": "no", "step": 3, "value": pytest.approx(0.1)}] == [
         row for row in table if (row["series"], row["step"]) == ("loss", 3)
@@ -103,7 +108,7 @@ def test_cells_are_saved_with_the_step_of_their_reading(
 ) -> None:
     open_at(browser, client, stream)
     described(browser, HEAT)
-    table = parquet.read_table(io.BytesIO(saved(browser, folder, "#heat", "parquet"))).to_pydict()
+    table = table_in(saved(browser, folder, "#heat", "parquet")).to_pydict()
     assert ([*range(10)], {"head.weight"}, {"grad.norm"}) == (table["step"], {*table["tensor"]}, {*table["stat"]})
     assert math.isnan(table["value"][3])
     assert saved(browser, folder, "#heat", "png").startswith(PNG)

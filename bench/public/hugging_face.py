@@ -15,12 +15,13 @@ from bench.public.program import NAN_WEIGHT, NO_RESET, SITE, Program
 def _diffusion(precision: str, amp: str) -> Program:
     """The example of a README, which has no options."""
     sizes = {
+        "model = Unet(": "import torch\ntorch.manual_seed(0)\nmodel = Unet(",
         "dim = 64,\n    dim_mults = (1, 2, 4, 8)": "dim = 16,\n    dim_mults = (1, 2)",
         "image_size = 128": "image_size = 16",
         "timesteps = 1000,": "timesteps = 20,",
         "sampling_timesteps = 250": "sampling_timesteps = 5",
         "path/to/your/images": "images",
-        "train_batch_size = 32": "save_and_sample_every = 30,\n    num_samples = 4,\n    train_batch_size = 4",
+        "train_batch_size = 32": "save_and_sample_every = 30,\n    num_samples = 4,\n    train_batch_size = 8",
         "train_num_steps = 700000": "train_num_steps = 60",
         "calculate_fid = True": "calculate_fid = False",
         "amp = True": amp,

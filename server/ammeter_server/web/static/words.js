@@ -30,13 +30,13 @@ export function share(part, of = 1) {
   return percent.toFixed(percent >= 10 || percent === 0 ? 0 : 1) + " %";
 }
 
-// A loss scale as a power of two: 2¹⁶.
+// A loss scale as a power of two: 2¹⁶. Series have it with the digits of a float32, which are not exact.
 export function scale(value) {
   const x = number(value);
   if (x === null) return "–";
   if (!(x > 0) || !Number.isFinite(x)) return short(x);
-  const exponent = Math.log2(x);
-  if (!Number.isInteger(exponent)) return short(x);
+  const exponent = Math.round(Math.log2(x));
+  if (Math.abs(Math.log2(x) - exponent) > 1e-6) return short(x);
   return "2" + raised(exponent);
 }
 

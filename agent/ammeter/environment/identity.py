@@ -18,7 +18,8 @@ NAMESPACE = uuid.UUID("5b0c6f0e-93a5-5c59-9b5f-0f5a3f1f7d11")
 """Namespace of the UUIDv5 made from a name in AMMETER_RUN_ID. It never changes, so that all ranks derive the same
 id."""
 
-_JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "TORCHELASTIC_RUN_ID")
+SCHEDULER_JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID")
+_JOB_IDS = (*SCHEDULER_JOB_IDS, "TORCHELASTIC_RUN_ID")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 """W3C Trace Context, version 00. OpenTelemetry hands it on in the environment as TRACEPARENT."""
 _STORE_KEY = "ammeter/run_id"
@@ -57,6 +58,12 @@ def launcher(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the launcher's restart limit, such as {"max_restarts": "2"}; empty without restarts."""
     max_restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
     return {"max_restarts": max_restarts} if max_restarts != "0" else {}
+
+
+def job(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the scheduler's job, such as {"job": "4711"}; empty outside of Slurm, LSF and PBS."""
+    found = next((environment[key] for key in SCHEDULER_JOB_IDS if environment.get(key)), "")
+    return {"job": found} if found else {}
 
 
 def trace(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -51,7 +51,7 @@ def environment(watched: Watched) -> Facts:
         with suppress(Exception):  # a class of the program may raise anything; the other facts stay
             facts |= read(watched)
     dtypes = sorted({tensor.dtype for tensor in watched.tensors})
-    facts |= identity.launcher() | identity.trace() | {"dtypes": ",".join(dtypes)}
+    facts |= identity.launcher() | identity.job() | identity.trace() | {"dtypes": ",".join(dtypes)}
     return {name: process_redactor.fact(name, value)[:MAX_FACT_CHARS] for name, value in facts.items()}
 
 

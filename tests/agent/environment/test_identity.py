@@ -105,6 +105,12 @@ def test_an_id_that_the_launcher_made_up_is_the_run_whatever_is_in_the_store() -
     assert (agreed, "") == identity.run_id("p", {"TORCHELASTIC_RUN_ID": "100"})
 
 
+def test_the_job_of_a_scheduler_is_recorded_under_its_id() -> None:
+    assert {"job": "4711"} == identity.job({"SLURM_JOB_ID": "4711"})
+    assert {"job": "12.server"} == identity.job({"SLURM_JOB_ID": "", "PBS_JOBID": "12.server"})
+    assert {} == identity.job({"TORCHELASTIC_RUN_ID": "typed"})
+
+
 def test_how_often_the_launcher_starts_again_is_told_where_it_does() -> None:
     assert [{}, {}, {"max_restarts": "3"}] == [
         identity.launcher(variables)

@@ -25,7 +25,11 @@ from ammeter_server.api import (
     tensors,
     what_if,
 )
+from ammeter_server.api.handling import channels as alert_channels
+from ammeter_server.api.handling import context as incident_context
+from ammeter_server.api.handling import directives, reach
 from ammeter_server.api.projects import resources as projects
+from ammeter_server.api.run_list import sparklines
 from ammeter_server.auth import callers, login, project_access, reader_limits, tokens
 from ammeter_server.auth.reader_limits import ReaderLimits
 from ammeter_server.config.settings import Settings
@@ -39,6 +43,7 @@ from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.body import BodyMemory
 from ammeter_server.http.security_headers import SecurityHeaders
 from ammeter_server.ingest import endpoint
+from ammeter_server.ingest.mailbox import Mailbox
 from ammeter_server.ingest.writer_queue import Intake
 from ammeter_server.judging.judge import JudgeWorker
 from ammeter_server.judging.manual_actions import ManualActions
@@ -72,11 +77,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.context = context
     judge_worker = JudgeWorker(context, channels)
     app.state.judge_worker = judge_worker
+    app.state.channels = channels
     app.state.maintenance_worker = MaintenanceWorker(context)
     app.state.manual_actions = ManualActions(context.store, judge_worker.judge.outbox_writer)
     app.state.settings = settings
     app.state.token_cache = endpoint.TokenCache()
     app.state.intake = Intake(context)
+    app.state.mailbox = Mailbox(context.store)
     app.state.body_memory = BodyMemory()
     app.state.watched = live.Watched(context.store)
     app.state.stream_rates = rate.of_streams()
@@ -94,6 +101,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(endpoint.router)
     for module in (
         runs,
+        sparklines,
         baselines,
         events,
         series,
@@ -105,6 +113,10 @@ def create_app(settings: Settings) -> FastAPI:
         group_comparison,
         projects,
         incidents,
+        incident_context,
+        reach,
+        alert_channels,
+        directives,
         live,
         prometheus_rules,
         dashboards,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from ammeter.verdicts import BASELINE_VERDICTS
-from ammeter_server.api.runs import require_run
+from ammeter_server.api.runs import Owner, require_run
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project, unknown_incident
 from ammeter_server.config.links import Links
@@ -83,6 +83,7 @@ class Incident:
     consequences: list[dict[str, Any]]
     runbook: str
     step_offset: int = 0
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def list_incidents(
     state: States = None,
     severity: Severity | None = None,
     verdict: Verdicts = None,
+    owner: Owner = None,
     since: Since = None,
     until: Until = None,
     page_size: PageSize = 100,
@@ -132,7 +134,7 @@ def list_incidents(
 ) -> IncidentList:
     """Lists incidents of all runs, the most recently opened first."""
     wanted = _wanted(state, severity, verdict, since, until)
-    return _listed(context, page_size, page_token, project=project, **wanted)
+    return _listed(context, page_size, page_token, project=project, owner=owner, **wanted)
 
 
 @router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")

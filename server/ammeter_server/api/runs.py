@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from ammeter.verdicts.not_judged import NotJudged
 from ammeter.wire.ranks import lives
 from ammeter_server.auth.project_access import Project, unknown_run
+from ammeter_server.config.links import Links
 from ammeter_server.config.prices import Prices
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves.run_axis import ALONE, RunAxis, RunLife
@@ -21,7 +22,8 @@ from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import runs as query
 from ammeter_server.db.queries.steps.sources import life_of
 from ammeter_server.http.pagination import PageSize, PageToken, key_of, token
-from ammeter_server.runs import cost, devices
+from ammeter_server.http.problems import Problem
+from ammeter_server.runs import cost, devices, tool_links
 from ammeter_server.runs.devices import Device
 from ammeter_server.runs.rank_totals import (
     counters_of,
@@ -38,6 +40,15 @@ from ammeter_server.runs.run_ids import candidates, pick
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 State = Literal["running", "ended", "lost"]
+
+
+MAX_WORDS = 8
+"""Words of a search; each is a condition of the query."""
+
+Owner = Annotated[str | None, Query(description="Only runs with this tag `owner`.")]
+Search = Annotated[str, Query(max_length=400, description="Words in the name, owner, tags or ids of a run.")]
+Tags = Annotated[Sequence[str], Query(max_length=MAX_WORDS, description="`team=speech`; can be repeated.")]
+Broken = Annotated[bool, Query(description="Only runs with an open incident.")]
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Run:
         seconds_per_epoch: None if the run does not report its epochs.
         continues, continued_by: The runs before and after it with the same id, more than an hour apart.
         not_judged: Verdicts that too few readings leave open.
+        links: Addresses in other tools, `board` and `log`, where settings name them.
         lives: The attempts of its lowest rank on the step axis of the run; empty if the steps of its only attempt are
             those of the run.
     """
@@ -97,6 +109,7 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)
     lives: Sequence[RunLife] = ()
     not_judged: Sequence[NotJudged] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,6 +123,10 @@ def list_runs(
     context: ContextDep,
     project: Project,
     state: State | None = None,
+    owner: Owner = None,
+    q: Search = "",
+    tag: Tags = (),
+    broken: Broken = False,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
@@ -118,8 +135,9 @@ def list_runs(
     A page with large runs contains fewer of them.
     """
     before = key_of(page_token, (int, str))
+    wanted = query.Wanted(state, project, owner, q.split()[:MAX_WORDS], _tags(tag), broken)
     with context.store.reading() as connection:
-        rows, more = query.newest(connection, page_size, before, state, project)
+        rows, more = query.newest(connection, page_size, before, wanted)
         items = _descriptions(context, connection, rows)
     return _encoded(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
 
@@ -148,6 +166,16 @@ def require_run(connection: Connection, run: str) -> Row[Any]:
     return row
 
 
+def _tags(given: Sequence[str]) -> list[tuple[str, str]]:
+    tags = []
+    for tag in given:
+        name, equals, value = tag.partition("=")
+        if not equals or not name:
+            raise Problem(422, f"tag is {tag[:80]!r}; use a name, = and a value, such as team=speech")
+        tags.append((name, value))
+    return tags
+
+
 def _encoded(content: Run | RunList) -> Response:
     """Encodes without FastAPI, which would validate every value again; the values were validated at ingest."""
     return Response(msgspec.json.encode(content), media_type="application/json")
@@ -167,7 +195,14 @@ def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Ro
     axes = {row.id: _axis(context, connection, row, streams.get(row.id, [])) for row in rows}
     return [
         to_response(
-            row, streams.get(row.id, []), incidents.get(row.id, []), now, after.get(row.id), prices, axes[row.id]
+            row,
+            streams.get(row.id, []),
+            incidents.get(row.id, []),
+            now,
+            after.get(row.id),
+            prices,
+            axes[row.id],
+            context.settings.links,
         )
         for row in rows
     ]
@@ -193,6 +228,7 @@ def to_response(
     after: str | None = None,
     prices: Prices = (),
     axis: RunAxis = ALONE,
+    links: Links | None = None,
 ) -> Run:
     """Converts a row to its JSON form.
 
@@ -242,6 +278,7 @@ def to_response(
         continued_by=after,
         lives=axis.lives,
         not_judged=not_judged(ranks),
+        links=tool_links.of_run(links, row, ranks[0].host if ranks else "") if links else {},
     )
 
 

@@ -74,10 +74,7 @@ def change(connection: HTTPConnection) -> Caller:
 
     A browser also has to prove with CHANGE_HEADER that the page itself sends the request.
     """
-    caller = _allow(connection, "read")
-    if caller.by_browser and CHANGE_HEADER not in connection.headers:
-        raise Problem(403, f"the request has no header {CHANGE_HEADER}; send it with any value")
-    return caller
+    return _changing(_allow(connection, "read"), connection)
 
 
 def ingest(connection: HTTPConnection) -> Caller:
@@ -88,6 +85,11 @@ def ingest(connection: HTTPConnection) -> Caller:
 def admin(connection: HTTPConnection) -> Caller:
     """Requires scope admin for all projects, for example to read the audit log."""
     return unbound(_allow(connection, "admin"))
+
+
+def administer(connection: HTTPConnection) -> Caller:
+    """Requires scope admin for all projects for a change, with CHANGE_HEADER from a browser."""
+    return unbound(_changing(_allow(connection, "admin"), connection))
 
 
 def everything(connection: HTTPConnection) -> Caller:
@@ -166,6 +168,12 @@ def _count_guess(context: AppContext, connection: HTTPConnection, sha256: str) -
     wait = context.guesses.add(address, sha256)
     if wait:
         raise limits.over("guesses", 429, f"{address} has sent too many wrong tokens; wait {wait:.0f} s", wait=wait)
+
+
+def _changing(caller: Caller, connection: HTTPConnection) -> Caller:
+    if caller.by_browser and CHANGE_HEADER not in connection.headers:
+        raise Problem(403, f"the request has no header {CHANGE_HEADER}; send it with any value")
+    return caller
 
 
 def _allow(connection: HTTPConnection, scope: str) -> Caller:

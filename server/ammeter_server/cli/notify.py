@@ -17,11 +17,10 @@ from ammeter.verdicts import ALL
 from ammeter_server.config.settings import Settings, SettingsError
 from ammeter_server.incidents.runbook_text import alert_name
 from ammeter_server.notify.address_redaction import address
-from ammeter_server.notify.alertmanager import stamp
-from ammeter_server.notify.channel import Channel, Message, open_channels
+from ammeter_server.notify.channel import open_channels
+from ammeter_server.notify.channel_check import check_message, send_error
 
 OWN = frozenset(alert_name(verdict.id) for verdict in ALL)
-MINUTE = 60 * 10**9
 REMEDY = (
     "Remove the group ammeter-incidents from the rules of that Prometheus, or unset AMMETER_SERVER_ALERTMANAGER_URL."
 )
@@ -49,8 +48,8 @@ def test(settings: Settings, arguments: argparse.Namespace) -> int:
         )
     if settings.alertmanagers:
         refuse_mix(settings, arguments.prometheus)
-    message = _message(settings, arguments.severity, time.time_ns())
-    outcomes = [{"channel": name, "error": _delivery_error(channel, message)} for name, channel in channels.items()]
+    message = check_message(settings.page_url, arguments.severity, time.time_ns())
+    outcomes = [{"channel": name, "error": send_error(channel, message)} for name, channel in channels.items()]
     _print(outcomes, arguments.json)
     return 1 if any(outcome["error"] for outcome in outcomes) else 0
 
@@ -75,27 +74,6 @@ def refuse_mix(settings: Settings, prometheus: str | None) -> None:
             name, source = alert["labels"].get("alertname"), alert.get("generatorURL", "")
             if name in OWN and "/graph?" in source:
                 raise MixedError(f"the Alertmanager at {address(url).url} has {name} from {source[:200]}. {REMEDY}")
-
-
-def _delivery_error(channel: Channel, message: Message) -> str | None:
-    try:
-        channel.send([message])
-    except Exception as error:  # noqa: BLE001 - the error is the result of the command
-        return str(error) or type(error).__name__
-    return None
-
-
-def _message(settings: Settings, severity: str, now: int) -> Message:
-    body = f"A test of the channels of the Ammeter collector at {settings.page_url}. No action is needed."
-    title = "[test] Ammeter can reach you"
-    alert = {
-        "labels": {"alertname": "AmmeterTest", "severity": severity},
-        "annotations": {"summary": title, "description": body},
-        "startsAt": stamp(now),
-        "generatorURL": settings.page_url,
-    }
-    notification = {"kind": "opened", "severity": severity, "title": title, "body": body}
-    return {**notification, "alert": alert, "over": now + MINUTE}
 
 
 def _alerts_of(url: str) -> list[dict[str, Any]]:

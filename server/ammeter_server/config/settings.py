@@ -39,6 +39,7 @@ class Settings:
         alertmanagers: URLs of all members of a cluster. If set, the collector pages, and Prometheus does not.
         public_url: Address of the page for people.
         runbook_url: Parent address of runbooks that are available while the collector is down.
+        grafana_url, alertmanager_page, log_url: Addresses of other tools, to which the page links.
         tls_cert, tls_key: PEM files.
         trusted_proxies: Networks whose X-Forwarded-For and X-Forwarded-Proto are trusted.
         max_body_bytes: Maximum bytes of a batch as received.
@@ -65,6 +66,9 @@ class Settings:
     token: str = field(default="", repr=False)
     public_url: str = ""
     runbook_url: str = ""
+    grafana_url: str = ""
+    alertmanager_page: str = ""
+    log_url: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     trusted_proxies: tuple[str, ...] = ()
@@ -87,6 +91,9 @@ class Settings:
             _check("NOTIFY", values.check_notify, url)
         _check("PUBLIC_URL", values.check_public_url, self.public_url)
         _check("RUNBOOK_URL", values.check_runbook_url, self.runbook_url)
+        _check("GRAFANA_URL", values.check_page, self.grafana_url)
+        _check("ALERTMANAGER_PAGE", values.check_page, self.alertmanager_page)
+        _check("LOG_URL", values.check_log_url, self.log_url)
         for url in self.alertmanagers:
             _check("ALERTMANAGER_URL", values.check_alertmanager, url)
         _check("TLS_CERT" if self.tls_cert else "TLS_KEY", values.check_tls, self.tls_cert, self.tls_key)
@@ -107,7 +114,7 @@ class Settings:
     @property
     def links(self) -> Links:
         """Builder of links for people."""
-        return Links(self.page_url, self.runbook_url)
+        return Links(self.page_url, self.runbook_url, self.grafana_url, self.alertmanager_page, self.log_url)
 
 
 READERS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -120,6 +127,9 @@ READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "token": ("TOKEN_FILE", values.token),
     "public_url": ("PUBLIC_URL", str),
     "runbook_url": ("RUNBOOK_URL", str),
+    "grafana_url": ("GRAFANA_URL", str),
+    "alertmanager_page": ("ALERTMANAGER_PAGE", str),
+    "log_url": ("LOG_URL", str),
     "tls_cert": ("TLS_CERT", str),
     "tls_key": ("TLS_KEY", str),
     "trusted_proxies": ("TRUSTED_PROXIES", values.networks),

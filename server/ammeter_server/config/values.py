@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ammeter_server.config import notify_routes
-from ammeter_server.config.links import PLACEHOLDER
+from ammeter_server.config.links import LOG_PLACEHOLDERS, PLACEHOLDER
 from ammeter_server.config.notify_routes import Route
 from ammeter_server.db.engine import database_file
 
@@ -121,6 +121,31 @@ def check_runbook_url(url: str) -> None:
     parts = _parse_url(url, remedy)
     if parts.scheme not in ("http", "https") or not parts.hostname or "{" in url.replace(PLACEHOLDER, ""):
         raise ValueError(f"is {url[:200]!r}; use {remedy}")
+
+
+def check_page(url: str) -> None:
+    """Checks the address of another tool, which people open in a browser."""
+    if url:
+        _check_web_address(url, "a URL such as https://grafana.example")
+
+
+def check_log_url(url: str) -> None:
+    if not url:
+        return
+    known = ", ".join(f"{{{name}}}" for name in LOG_PLACEHOLDERS)
+    remedy = f"a URL such as https://logs.example/search?run={{run}}&host={{host}}, with {known}"
+    plain = url
+    for name in LOG_PLACEHOLDERS:
+        plain = plain.replace(f"{{{name}}}", "x")
+    _check_web_address(plain, remedy)
+    if "{" in plain or plain == url:
+        raise ValueError(f"is {url[:200]!r}, which names no run; use {remedy}")
+
+
+def _check_web_address(url: str, remedy: str) -> None:
+    parts = _parse_url(url, remedy)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError(f"is an address of {parts.scheme}; use {remedy}, without a user and a password")
 
 
 def check_alertmanager(url: str) -> None:

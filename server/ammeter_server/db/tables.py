@@ -36,11 +36,16 @@ runs = Table(
     document("evaluation"),
     Column("states", LargeBinary, nullable=False, default=b""),
     Column("external_id", Text, nullable=False, default=lambda context: context.get_current_parameters()["id"]),
+    text("owner"),
+    text("git_commit"),
+    text("driver"),
     Index("ix_runs_started_id", "started", "id"),
     Index("ix_runs_state", "state"),
     Index("ix_runs_ended", "ended"),
     Index("ix_runs_project_started", "project", "started"),
     Index("ix_runs_external_id_project", "external_id", "project", unique=True),
+    Index("ix_runs_git_commit_started", "git_commit", "started"),
+    Index("ix_runs_driver_started", "driver", "started"),
 )
 """One training job. Its first hello creates the row; afterwards only the judge and the deletion of other runs write it.
 
@@ -49,6 +54,7 @@ fleet_progress: the progress that the fleet totals already include.
 evaluation: conclusions about all ranks together and against the baseline, see judging/cross_rank.py.
 states: msgpack {verdict: state} of the verdicts on all ranks together.
 external_id: the id that its processes use, see runs/run_ids.py.
+owner, git_commit, driver: copies from its tags and environment, for indexes; empty if unknown.
 """
 
 streams = Table(
@@ -85,6 +91,7 @@ streams = Table(
     integer("opened"),
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_streams_last_seen", "last_seen"),
+    Index("ix_streams_host_started", "host", "started"),
 )
 """The record of one process in one attempt. Ingest and the verdicts for the passing of time write it, under its row
 lock.
@@ -174,6 +181,7 @@ incidents = Table(
     Index("ix_incidents_state_opened", "state", "opened"),
     Index("ix_incidents_opened_id", "opened", "id"),
     Index("ix_incidents_closed", "closed"),
+    Index("ix_incidents_verdict_opened", "verdict", "opened"),
 )
 """A finding with the lifecycle of its handling. id: "<run>.<verdict>.<number>", so the id contains the run's id.
 
@@ -201,6 +209,7 @@ outbox = Table(
     integer("sent", None),
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_outbox_state_due", "state", "due"),
+    Index("ix_outbox_channel_created", "channel", "created"),
 )
 """Notifications to deliver, one row per channel. Written with the incident, claimed by a conditional UPDATE.
 
@@ -225,6 +234,24 @@ name: runs (outcome ended | diverged | failed | lost), validations (held | drift
 (applied | skipped), incidents (verdict, severity), cost (millionths of a dollar). Key columns that a name does not use
 are empty.
 """
+
+directives = Table(
+    "directives",
+    metadata,
+    key("run"),
+    key("id"),
+    key("stream"),
+    Column("rank", Integer, nullable=False, default=0),
+    text("arm"),
+    Column("steps", Integer, nullable=False, default=1),
+    text("actor"),
+    integer("created"),
+    integer("delivered", None),
+    ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
+    Index("ix_directives_delivered_created", "delivered", "created"),
+)
+"""Readings that a person asks of a live run, one row for each of its streams. The response to the stream's next batch
+contains the directive; delivered: when that was, claimed by a conditional UPDATE."""
 
 deleted_runs = Table("deleted_runs", metadata, key("run"), integer("at"), text("project"))
 """Deleted runs, recorded so that no shipper recreates them. Nothing else of them is kept.

@@ -27,6 +27,7 @@ from ammeter_server.db import StoreAwayError, StoreFullError
 from ammeter_server.http.limits import rate
 from ammeter_server.http.limits.body import body_of
 from ammeter_server.http.problems import Problem, answer, of_store
+from ammeter_server.ingest.mailbox import Mailbox
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.writer_queue import Intake
 from ammeter_server.process import activity_log, self_metrics
@@ -150,7 +151,9 @@ async def append_frames(
             activity_log.refused("batch.refused", reason, run=run, stream=stream, detail=problem.detail)
         raise
     self_metrics.ingest_requests.labels(200).inc()
-    return Response(msgspec.json.encode(frames.Ack(committed)), media_type="application/json")
+    mailbox: Mailbox = state.mailbox
+    directives = await mailbox.take(run, stream)
+    return Response(msgspec.json.encode(frames.Ack(committed, directives)), media_type="application/json")
 
 
 async def _caller(request: Request, run: str, stream: str) -> Caller:

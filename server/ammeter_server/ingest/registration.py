@@ -12,6 +12,7 @@ from ammeter_server.db.queries import streams
 from ammeter_server.http import limits
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.http.problems import Problem
+from ammeter_server.runs.ownership import columns_of
 from ammeter_server.runs.run_chain import NO_PROJECT, assign_run
 from ammeter_server.runs.run_ids import find
 
@@ -135,6 +136,7 @@ def _run_values(hello: frames.Hello | None, request: IngestRequest, now: int) ->
         "config": hello.config,
         "tags": hello.tags,
         "environment": environment | after,
+        **columns_of(hello.tags, hello.environment),
         "world_size": hello.world_size,
         "started": hello.started or now,
     }

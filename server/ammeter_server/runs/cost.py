@@ -40,6 +40,17 @@ def of_run(
     return None if price is None else price * sum(map(occupied_ns, ranks)) / HOUR_NS
 
 
+def per_hour(
+    known: Prices,
+    environment: Mapping[str, Any] | None,
+    devices: int,
+    tags: Mapping[str, Any] | None = None,
+) -> float | None:
+    """Returns what this many devices of the run cost in an hour, in dollars; None if no price fits."""
+    price = _price(known, environment, tags)
+    return None if price is None else price * devices
+
+
 def per_epoch(
     known: Prices,
     environment: Mapping[str, Any] | None,

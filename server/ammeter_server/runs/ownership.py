@@ -15,6 +15,13 @@ COMMIT = "git_commit"
 """The fact of the environment in which the agent records the commit."""
 
 
+DRIVER = "driver"
+"""The fact of the environment in which the agent records the version of the NVIDIA driver."""
+
+JOB = "job"
+"""The fact of the environment in which the agent records the job id of Slurm, LSF or PBS."""
+
+
 @dataclass(frozen=True)
 class RunLabels:
     """What people call a run. owner, commit: empty if unknown."""
@@ -33,6 +40,12 @@ def labels_of(run: Row[Any]) -> RunLabels:
 def owner_of(tags: Mapping[str, Any] | None) -> str:
     """Returns the owner of a run, from its tags; empty without one."""
     return _text(tags, OWNER)
+
+
+def columns_of(tags: Mapping[str, Any] | None, environment: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the columns of the table runs that copy labels, so that an index finds them."""
+    labels = {"git_commit": _text(environment, COMMIT), "driver": _text(environment, DRIVER)}
+    return {"owner": owner_of(tags), **labels}
 
 
 def _text(values: Mapping[str, Any] | None, name: str) -> str:

@@ -47,6 +47,24 @@ def show_comparison(run: str, baseline: str) -> HTMLResponse:
     return HTMLResponse(page.render(title="Compare", run=run, baseline=baseline))
 
 
+@router.get("/incidents")
+def show_incidents() -> HTMLResponse:
+    """Incidents of all runs."""
+    return HTMLResponse(_templates.get_template("incidents.html").render(title="Incidents"))
+
+
+@router.get("/alerts")
+def show_alerts() -> HTMLResponse:
+    """The channels of notifications and their deliveries."""
+    return HTMLResponse(_templates.get_template("alerts.html").render(title="Alerts"))
+
+
+@router.get("/compare")
+def compare_runs() -> HTMLResponse:
+    """Several runs side by side. Its script reads their ids from the address."""
+    return HTMLResponse(_templates.get_template("compare_runs.html").render(title="Compare runs"))
+
+
 @router.get("/projects/{project:path}")
 def show_project(project: str) -> HTMLResponse:
     """A project: report, readiness, baselines. Its script checks whether it exists."""

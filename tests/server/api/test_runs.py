@@ -184,3 +184,44 @@ def test_a_run_without_steps_leaves_nothing_open(client: httpx.Client) -> None:
     stream = Stream(client)
     stream.send()
     assert [] == client.get(f"{API}/{stream.run}").json()["not_judged"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [
+        ({"q": "NIGHT"}, ["night b", "night a"]),
+        ({"q": "night lena"}, ["night a"]),
+        ({"q": "100%"}, ["100%_done"]),
+        ({"q": "speech"}, ["night a"]),
+        ({"tag": "team=speech"}, ["night a"]),
+        ({"tag": ["team=vision", "kind=x"]}, ["night b"]),
+        ({"tag": "team=vis"}, []),
+        ({"owner": "lena"}, ["night a"]),
+        ({"broken": "true"}, []),
+    ],
+)
+def test_runs_are_found_by_words_tags_and_owner(
+    client: httpx.Client, parameters: dict[str, str], names: list[str]
+) -> None:
+    tags: tuple[dict[str, str], ...] = ({"owner": "lena", "team": "speech"}, {"team": "vision", "kind": "x"}, {})
+    for number, (name, of) in enumerate(zip(("night a", "night b", "100%_done"), tags, strict=True)):
+        Stream(client, name=name, tags=of, begin=BEGIN + number * STEP).send()
+    assert names == [run["name"] for run in client.get(API, params=parameters).json()["items"]]
+
+
+def test_a_run_is_found_by_the_begin_of_its_id_and_by_its_open_incidents(client: httpx.Client) -> None:
+    healthy, broken = Stream(client), Stream(client)
+    for stream in (healthy, broken):
+        train(stream, 0, 40)
+    break_down(broken, 41, 49)
+    for stream in (healthy, broken):
+        stream.send()
+    wait_until(lambda: client.get("/api/v1/incidents").json()["items"])
+    assert [healthy.run] == [run["id"] for run in client.get(API, params={"q": healthy.run[:8]}).json()["items"]]
+    found = client.get(API, params={"broken": "true"}).json()["items"]
+    assert broken.run in [run["id"] for run in found]
+    assert all(run["open_incidents"] for run in found)
+
+
+def test_a_tag_without_a_value_is_refused(client: httpx.Client) -> None:
+    assert 422 == client.get(API, params={"tag": "speech"}).status_code

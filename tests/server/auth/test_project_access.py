@@ -54,8 +54,11 @@ PATHS = (
     "/api/v1/runs/{run}/events",
     "/api/v1/runs/{run}/incidents",
     "/api/v1/runs/{run}/live",
+    "/api/v1/runs/{run}/directives",
     "/api/v1/runs/{run}/compare/{run}",
     "/api/v1/incidents/{run}.nonfinite-gradient.1",
+    "/api/v1/incidents/{run}.nonfinite-gradient.1/context",
+    "/api/v1/incidents/{run}.nonfinite-gradient.1/reach",
     "/api/v1/incidents/{run}.nonfinite-gradient.1/deliveries",
 )
 

@@ -34,7 +34,7 @@ BY_RUN = {name for name in metadata.tables if name not in (*citus.REFERENCE_TABL
 A_RUN: Any = SimpleNamespace(id="a", project="demo", started=1)
 
 EVERYWHERE: dict[str, Callable[[Connection], Any]] = {
-    "runs.newest": lambda c: runs.newest(c, 10, None, None, None),
+    "runs.newest": lambda c: runs.newest(c, 10, None),
     "runs.by_project": runs.by_project,
     "runs.existing": lambda c: runs.existing(c, ["a", "b", "c"]),
     "incidents.newest": lambda c: incidents.newest(c, 10, None),

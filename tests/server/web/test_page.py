@@ -67,7 +67,7 @@ def test_a_run_says_on_top_what_is_wrong_where_and_what_to_do(browser: webdriver
     assert browser.title.startswith("(!) broken gpt")
     assert "2⁸ = 256" in text(browser, ".figures")
     appears(browser, ".tensors tbody tr:first-child", "blocks.1.mlp.fc.weight")
-    assert "loss scale 2⁹ → 2⁸" in appears(browser, ".events tbody", "scaler.backoff")
+    assert "The loss scale fell from 2⁹ to 2⁸" in appears(browser, ".events tbody", "scaler.backoff")
     captions = appears(browser, "figcaption", "9 skipped steps marked")
     assert "9 non-finite points marked" in captions
     assert 3 == len(found(browser, "figure canvas"))

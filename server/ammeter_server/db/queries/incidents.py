@@ -22,6 +22,7 @@ def newest(
     ranks: Sequence[int] | None = None,
     since: int | None = None,
     until: int | None = None,
+    owner: str | None = None,
 ) -> Sequence[Row[Any]]:
     """Returns incidents with the name and project of their run, newest first.
 
@@ -34,6 +35,7 @@ def newest(
         (incidents.c.run, run),
         (incidents.c.severity, severity),
         (runs.c.project, project),
+        (runs.c.owner, owner),
     ):
         if value is not None:
             query = query.where(column == value)
@@ -57,5 +59,5 @@ def one(connection: Connection, incident: str) -> Row[Any] | None:
 
 
 def _query() -> Select[Any]:
-    named = (runs.c.name.label("run_name"), runs.c.project)
+    named = (runs.c.name.label("run_name"), runs.c.project, runs.c.owner)
     return select(incidents, *named).join(runs, incidents.c.run == runs.c.id)

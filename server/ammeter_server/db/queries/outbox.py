@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, or_, select, update
 
 from ammeter_server.db.prepared import PreparedRow
-from ammeter_server.db.tables import outbox
+from ammeter_server.db.tables import incidents, outbox, runs
 
 LIVE = ("pending", "told")
 
@@ -131,6 +131,18 @@ def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]
     """Returns the notifications of an incident on all channels, oldest first."""
     of_incident = and_(outbox.c.run == run, outbox.c.incident == incident)
     return list(connection.execute(select(outbox).where(of_incident).order_by(outbox.c.created, outbox.c.id)))
+
+
+def newest_of_channel(connection: Connection, channel: str, limit: int, project: str | None = None) -> list[Row[Any]]:
+    """Returns the newest notifications of a channel with title and run of their incidents, newest first."""
+    of_incident = and_(incidents.c.run == outbox.c.run, incidents.c.id == outbox.c.incident)
+    named = (incidents.c.title, incidents.c.severity, incidents.c.verdict, runs.c.name.label("run_name"))
+    columns = tuple(column for column in outbox.c if column.name != "message")
+    query = select(*columns, *named).join(incidents, of_incident).join(runs, runs.c.id == outbox.c.run)
+    query = query.where(outbox.c.channel == channel)
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    return list(connection.execute(query.order_by(outbox.c.created.desc(), outbox.c.id).limit(limit)))
 
 
 def pending(connection: Connection) -> int:

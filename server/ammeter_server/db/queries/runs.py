@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, func, or_, select, type_coerce
 
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.tables import incidents, runs, streams
@@ -51,8 +52,48 @@ RUN_COLUMNS = (
 """The columns of the run itself, without the judge's data, which is much larger."""
 
 
+class Wanted(NamedTuple):
+    """Which runs a list has. None, empty and False: any.
+
+    Attributes:
+        words: Each is part of the name, the owner, a tag or the external id, or the id begins with it.
+        tags: (name, value) of tags.
+        broken: Only runs with an open incident.
+    """
+
+    state: str | None = None
+    project: str | None = None
+    owner: str | None = None
+    words: Sequence[str] = ()
+    tags: Sequence[tuple[str, str]] = ()
+    broken: bool = False
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """Yields the conditions for a row of the table runs."""
+        for column, value in ((runs.c.state, self.state), (runs.c.project, self.project), (runs.c.owner, self.owner)):
+            if value is not None:
+                yield column == value
+        for word in self.words:
+            columns = (runs.c.name, runs.c.owner, runs.c.external_id, _tags_text)
+            found = [column.icontains(word, autoescape=True) for column in columns]
+            yield or_(runs.c.id.startswith(word.lower(), autoescape=True), *found)
+        for name, value in self.tags:
+            pair = msgspec.json.encode({name: value}).decode()[1:-1]
+            yield _tags_text.contains(pair, autoescape=True)
+        if self.broken:
+            not_closed = select(incidents.c.run).where(incidents.c.state.in_(("open", "acknowledged")))
+            yield runs.c.id.in_(not_closed)
+
+
+_tags_text = type_coerce(runs.c.tags, Text)
+"""The document as the text that is stored."""
+
+
 def newest(
-    connection: Connection, size: int, before: tuple[Any, ...] | None, state: str | None, project: str | None
+    connection: Connection,
+    size: int,
+    before: tuple[Any, ...] | None,
+    wanted: Wanted = Wanted(),  # noqa: B008
 ) -> tuple[Rows, bool]:
     """Returns a page of runs, newest first, and whether there are more.
 
@@ -62,11 +103,7 @@ def newest(
     if before is not None:
         started, run = before
         query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
-    if state is not None:
-        query = query.where(runs.c.state == state)
-    if project is not None:
-        query = query.where(runs.c.project == project)
-    return page(connection, query, size, runs.c.config, runs.c.tags, runs.c.environment)
+    return page(connection, query.where(*wanted.conditions()), size, runs.c.config, runs.c.tags, runs.c.environment)
 
 
 def by_project(connection: Connection) -> dict[str, int]:

@@ -119,7 +119,7 @@ function showDifferences(section, { differences, numbers }) {
   replace(section, differences.length === 0 ? make("p", { class: "quiet" }, "No setting differs except the precision.") : [
     make("h2", {}, "Settings that differ"),
     make("p", { class: "quiet" }, Object.keys(numbers.not_compared).length ? `Because of them, ${Object.keys(numbers.not_compared).join(", ")} is not compared.` : "None of them prevents a comparison."),
-    make("div", { class: "scroll" }, make("table", {},
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "List of settings" }, make("table", {},
       make("thead", {}, make("tr", {}, ["Setting", "This run", "Baseline", "Prevents comparing"].map((name) => make("th", { scope: "col" }, name)))),
       make("tbody", {}, differences.map((setting) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, setting.key)), cell(setting.run), cell(setting.baseline), make("td", {}, setting.forbids.join(", ") || "nothing"))))))]);
 }

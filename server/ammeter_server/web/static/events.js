@@ -1,27 +1,40 @@
-// Lists the last events of a run, newest first, one line each.
+// Lists the last events of a run as sentences, newest first, with a filter by kind.
 
 import { get } from "./api.js";
 import { make, updateChildren } from "./dom.js";
-import { clock, integer, moment, plain, plural, scale } from "./words.js";
+import { sentence } from "./event_sentences.js";
+import { clockWithoutZone, integer, moment, zone } from "./words.js";
 
-const FORMATTERS = {
-  "scaler.backoff": ({ from, to }) => `loss scale ${scale(from)} → ${scale(to)}`,
-  "scaler.growth": ({ from, to }) => `loss scale ${scale(from)} → ${scale(to)}`,
-  "step.skipped": ({ scale: at, consecutive }) => `at loss scale ${scale(at)}` + (consecutive > 1 ? `, ${integer(consecutive)} in a row` : ""),
-  "gradient.nonfinite": ({ count, finite, last, tensors }) => `${plural(count, "tensor")} not finite, ${integer(finite)} finite; last one ${last ?? tensors?.at(-1)?.tensor}`,
-  "guard.acted": ({ guard, action, reason }) => `the ${guard} guard ${action}: ${reason}`,
-};
-const HIGHLIGHTED = new Set(["gradient.nonfinite", "step.skipped"]);
+const HIGHLIGHTED = /^(gradient|weights|moments|buffers|evaluation)\.nonfinite$|^step\.(skipped|unfinished)$|^usage\.|^probe\.failed$/;
+const KINDS = [
+  ["", "All kinds"],
+  ["gradient.nonfinite,weights.nonfinite,moments.nonfinite,buffers.*,evaluation.*,origin.*,step.*,targets.*,activation.*", "NaN, Inf and skipped steps"],
+  ["scaler.*", "Loss scale"],
+  ["usage.*", "Mistakes in calls"],
+  ["kernel.*,kernels.*,autocast.*", "Kernels and autocast"],
+  ["checkpoint.*,optimizer.*,scheduler.*,model.*,run.*", "Checkpoints and resuming"],
+  ["weights.*,gradient.spectrum,tensor.*,collectives.*", "Counts and readings"],
+  ["values.logged", "Logged values"],
+  ["guard.*,probe.*", "Guards and Ammeter itself"],
+];
+const MAX_EVENTS = 500;
 let size = 25;
+let kind = "";
 
 export async function showEvents(place, run) {
-  const answer = await get(`/runs/${encodeURIComponent(run)}/events`, { page_size: size });
-  place.hidden = answer.items.length === 0;
-  if (!place.firstChild) place.append(make("h2", {}, "Events, newest first"), make("div", { class: "scroll" }, table()), make("p", { class: "more" }));
+  const answer = await get(`/runs/${encodeURIComponent(run)}/events`, { page_size: size, name: kind });
+  place.hidden = answer.items.length === 0 && !kind;
+  const again = () => showEvents(place, run);
+  if (!place.firstChild) place.append(make("div", { class: "title" }, make("h2", {}, "Events, newest first"), choice(again)), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "List of events" }, table()), make("p", { class: "more" }));
   const shown = answer.items.filter((event) => !repeats(event));
-  updateChildren(place.querySelector("tbody"), shown, (event) => event.id, row);
-  const more = () => make("button", { onclick: () => { size = Math.min(size * 4, 500); showEvents(place, run); } }, "Show more");
-  updateChildren(place.lastChild, answer.next_page_token && size < 500 ? [size] : [], () => "more", more);
+  updateChildren(place.querySelector("tbody"), shown.length ? shown : [{ id: "none" }], (event) => event.id, (event) => (event.id === "none" ? make("tr", {}, make("td", { class: "quiet", colspan: 5 }, "No event of this kind.")) : row(event)));
+  const more = () => make("button", { onclick: () => { size = Math.min(size * 4, MAX_EVENTS); again(); } }, "Show more");
+  updateChildren(place.lastChild, answer.next_page_token && size < MAX_EVENTS ? [size] : [], () => "more", more);
+}
+
+function choice(again) {
+  const select = make("select", { id: "event-kind", "aria-label": "Kind of event", onchange: () => { kind = select.value; again(); } }, KINDS.map(([value, words]) => make("option", { value }, words)));
+  return select;
 }
 
 // Omits events that only repeat values of the curves.
@@ -32,25 +45,15 @@ function repeats({ name, data }) {
 function table() {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   return make("table", { class: "events" },
-    make("thead", {}, make("tr", {}, column("Step", "num"), column("Time"), column("Event"), column("Details"), column("Rank", "num wide"))), make("tbody"));
+    make("thead", {}, make("tr", {}, column("Step", "num"), column(`Time (${zone()})`), column("What happened"), column("Kind", "wide"), column("Rank", "num wide"))), make("tbody"));
 }
 
 // step: in its attempt; step + step_offset is the step of the run.
 function row({ step, step_offset, time, name, data, rank }) {
   return make("tr", {},
     make("td", { class: "num", title: step_offset ? `Step ${integer(step)} of its attempt` : null }, integer(step + step_offset)),
-    make("td", { class: "quiet", title: moment(time) }, clock(time)),
-    make("td", { class: HIGHLIGHTED.has(name) ? "code warn" : "code" }, make("bdi", {}, name)),
-    make("td", { class: "what" }, make("bdi", {}, describe(name, data ?? {}))),
+    make("td", { class: "quiet" }, make("time", { datetime: time, title: moment(time) }, clockWithoutZone(time))),
+    make("td", { class: HIGHLIGHTED.test(name) ? "what warn" : "what" }, make("bdi", {}, sentence(name, data ?? {}))),
+    make("td", { class: "code wide quiet" }, make("bdi", {}, name)),
     make("td", { class: "num wide quiet" }, integer(rank)));
-}
-
-function describe(name, data) {
-  try {
-    const text = FORMATTERS[name]?.(data);
-    if (text) return text;
-  } catch {
-    // events with unexpected data are shown unformatted
-  }
-  return plain(data);
 }

@@ -16,7 +16,7 @@ export function showHead(place, run, incidents) {
   updateChildren(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(factsOf(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
-  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }], ({ words }) => words,
+  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }, ...tools(run)], ({ words }) => words,
     ({ words, id, how = "", href = `/runs/${encodeURIComponent(id)}${how}` }) => make("a", { href }, make("bdi", {}, words)));
 }
 
@@ -26,6 +26,10 @@ function neighbours({ continues, continued_by }) {
     { words: "Previous run of this id", id: continues },
     { words: "Next run of this id", id: continued_by },
   ].filter(({ id }) => id);
+}
+
+function tools({ links = {} }) {
+  return [["Grafana board", links.board], ["Log", links.log]].filter(([, href]) => href).map(([words, href]) => ({ words, href }));
 }
 
 function numbers(run) {

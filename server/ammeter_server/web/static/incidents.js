@@ -1,8 +1,10 @@
-// The incidents of a run: title, cause, fix and place.
+// The incidents of a run: title, cause, fix and place; the rest of a card is in handling.js and evidence.js.
 
-import { get, post } from "./api.js";
-import { make, replace, updateChildren } from "./dom.js";
-import { pairs } from "./head.js";
+import { post } from "./api.js";
+import { showAsk } from "./ask.js";
+import { make, updateChildren } from "./dom.js";
+import { drawEvidence } from "./evidence.js";
+import { showHandling } from "./handling.js";
 import { ago, clock, integer, moment, plural } from "./words.js";
 
 // actions: changed() after an incident was handled, zoom(step) to show a step in the charts.
@@ -11,8 +13,9 @@ export function showIncidents(place, run, incidents, actions) {
   const open = incidents.filter((incident) => incident.state !== "closed");
   const closed = incidents.filter((incident) => incident.state === "closed");
   open.sort((a, b) => urgent(a) - urgent(b) || a.first_step + a.step_offset - b.first_step - b.step_offset);
-  if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })), make("div", {}));
-  const [now, before, unclear] = place.children;
+  if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })), make("div", {}), make("div", {}));
+  const [now, before, unclear, more] = place.children;
+  showAsk(more, run);
   const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
   updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, actions)));
   before.hidden = closed.length === 0;
@@ -48,21 +51,32 @@ function calm(run, closed) {
 
 function card(incident, actions) {
   const { severity, state } = incident;
-  return make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
+  const places = { chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), reach: make("section", {}), notified: make("section", {}) };
+  const drawn = drawEvidence(incident.evidence);
+  const article = make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},
       make("span", { class: "severity" }, severity),
-      make("h2", {}, incident.title || incident.verdict),
+      make("h2", {}, incident.title || incident.verdict), places.chip,
       make("span", { class: "buttons" }, buttons(incident, actions.changed))),
     make("p", { class: "cause" }, incident.cause),
     make("p", { class: "fix" }, make("strong", {}, "Fix"), incident.fix),
     incident.step_offset ? make("p", { class: "quiet" }, `Steps in these texts and in the evidence count from the start of this attempt, which is step ${integer(incident.step_offset)} of the run.`) : null,
     spot(incident, actions.zoom),
+    places.facts,
+    make("div", { class: "beside" }, places.reach, places.notified),
+    drawn ? make("details", { open: state !== "closed" }, make("summary", {}, "Evidence"), drawn) : null,
     make("footer", {},
-      evidence(incident), consequences(incident), deliveries(incident),
+      consequences(incident),
       make("a", { href: incident.runbook }, "Runbook"),
-      make("span", { class: "quiet" }, stateText(incident), " ", make("time", { "data-since": incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
+      make("a", { href: `/incidents?verdict=${encodeURIComponent(incident.verdict)}` }, "All with this verdict"),
+      make("span", { class: "quiet" }, stateText(incident), " ", make("time", { "data-since": incident.opened, datetime: incident.opened, title: moment(incident.opened) }, ago(incident.opened)))),
+    state === "closed" ? null : make("p", { class: "meaning" }, MEANING),
   );
+  showHandling(incident, places);
+  return article;
 }
+
+const MEANING = "Acknowledge: you take it on, and others see that. Silence: no notifications until then. Close: ends it by hand and notifies that it is resolved; a new occurrence opens it again. None of them changes the run.";
 
 function stateText({ state, closed_reason, acknowledged }) {
   if (state === "closed") return `closed: ${closed_reason} · opened`;
@@ -83,40 +97,10 @@ function spot(incident, zoom) {
     make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, value instanceof Element ? value : make("bdi", {}, String(value))))));
 }
 
-function evidence({ evidence }) {
-  const entries = Object.entries(evidence ?? {}).map(([name, value]) => [name.replaceAll("_", " "), value]);
-  return entries.length ? make("details", {}, make("summary", {}, "Evidence"), pairs(entries)) : null;
-}
-
 function consequences({ consequences, step_offset }) {
   if (!consequences?.length) return null;
   return make("details", {}, make("summary", {}, plural(consequences.length, "consequence")),
     make("ul", {}, consequences.map((finding) => make("li", {}, make("strong", {}, finding.title || finding.verdict), ` from step ${integer(finding.first_step + step_offset)}. ${finding.cause ?? ""}`))));
-}
-
-// Requests the notifications when the section is opened.
-function deliveries({ id }) {
-  const place = make("div", { class: "deliveries" });
-  const load = async ({ target }) => {
-    if (!target.open) return;
-    try {
-      const { items } = await get(`/incidents/${encodeURIComponent(id)}/deliveries`);
-      replace(place, items.length ? make("ul", {}, items.map((item) => make("li", {}, delivery(item)))) : make("p", { class: "quiet" }, "None: no channel accepts this incident."));
-    } catch (problem) {
-      replace(place, make("p", { class: "problem", role: "alert" }, problem.message));
-    }
-  };
-  return make("details", { ontoggle: load }, make("summary", {}, "Notifications"), place);
-}
-
-function delivery({ channel, kind, state, attempts, error, due, sent }) {
-  const how = {
-    sent: `delivered at ${clock(sent)}`,
-    told: `delivered at ${clock(sent)}, repeated until the incident ends`,
-    failed: "failed",
-    pending: attempts ? `pending after ${plural(attempts, "attempt")}, next at ${clock(due)}` : `due at ${clock(due)}`,
-  }[state];
-  return [make("strong", {}, channel), ` ${kind}: ${how}`, error ? make("span", { class: "problem" }, ` ${error}`) : ""];
 }
 
 function buttons(incident, changed) {

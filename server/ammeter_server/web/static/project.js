@@ -60,7 +60,7 @@ function showReadiness({ ready, lines }) {
   replace(section("readiness"), make("h2", {}, "Ready for production"),
     make("p", { class: `calm ${ready ? "good" : ""}` }, ready ? "Every check has passed." : `${integer(lines.filter((line) => !line.ready).length)} of ${integer(lines.length)} checks have not passed.`),
     table(["Check", "Passed", "Found", "To do"], lines.map((line) => [
-      line.name, make("span", { class: line.ready ? "" : "bad" }, line.ready ? "yes" : "no"), line.link ? make("a", { href: here(line.link) }, make("bdi", {}, line.found)) : make("bdi", {}, line.found), make("bdi", {}, line.todo)])));
+      line.name, make("span", { class: line.ready ? "" : "bad" }, line.ready ? "yes" : "no"), line.link ? make("a", { href: here(line.link) }, make("bdi", {}, line.found)) : make("bdi", {}, line.found), make("bdi", {}, line.todo)]), "Checks"));
 }
 
 function showTables({ failed, failed_not_listed: more, incidents, fallbacks, cost }) {
@@ -69,8 +69,8 @@ function showTables({ failed, failed_not_listed: more, incidents, fallbacks, cos
   if (more) section("failed").append(make("p", { class: "quiet" }, `${integer(more)} more are not listed.`));
   show("verdicts", "Incidents", ["Verdict", "Severity", "Incidents", "Runs", "Open"], incidents.map((count) => [
     make("a", { href: here(count.runbook) }, count.verdict), count.severity, integer(count.incidents), integer(count.runs), integer(count.still_open)]));
-  show("fallbacks", "Operators in float32 that could run in low precision", ["Operator", "Reason", "Runs", "FLOPs, at most"], fallbacks.map((each) => [
-    make("bdi", {}, each.operator), make("bdi", {}, each.reason), integer(each.runs), share(each.share)]));
+  show("fallbacks", "Operators in float32 that could run in low precision", ["Operator", "Reason", "Runs", "FLOPs, at most"], fallbacks.map((fallback) => [
+    make("bdi", {}, fallback.operator), make("bdi", {}, fallback.reason), integer(fallback.runs), share(fallback.share)]));
   show("costs", "Cost by outcome and device", ["Runs", "Number", "Device hours", "Cost"], [...cost.outcomes, ...cost.devices].map((part) => [
     make("bdi", {}, part.name), integer(part.runs), part.hours.toFixed(1), cost.dollars === null ? "–" : dollars(part.dollars)]));
 }
@@ -81,11 +81,11 @@ function showPins(pins) {
 }
 
 function show(id, title, head, rows) {
-  replace(section(id), make("h2", {}, title), rows.length ? table(head, rows) : make("p", { class: "quiet" }, "None."));
+  replace(section(id), make("h2", {}, title), rows.length ? table(head, rows, title) : make("p", { class: "quiet" }, "None."));
 }
 
-function table(head, rows) {
-  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, head.map((name) => make("th", { scope: "col" }, name)))),
+function table(head, rows, label) {
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${label}` }, make("table", {}, make("thead", {}, make("tr", {}, head.map((name) => make("th", { scope: "col" }, name)))),
     make("tbody", {}, rows.map((row) => make("tr", {}, row.map((cell, index) => make(index ? "td" : "th", index ? {} : { scope: "row" }, cell)))))));
 }
 

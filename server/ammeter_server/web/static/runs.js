@@ -1,134 +1,129 @@
-// The list of runs, newest first, below the open incidents.
+// The list of runs: first those that need attention, then the newest. Search, filters, small curves, and a selection to
+// compare.
 
 import { get } from "./api.js";
 import { make, replace, updateChildren } from "./dom.js";
+import { Filters } from "./filters.js";
 import { poll } from "./live.js";
-import { ago, integer, moment, plural, scale, severalLosses, short } from "./words.js";
+import { chosenRuns, row, showSelection, table } from "./run_rows.js";
+import { ago, integer, plural } from "./words.js";
 
+const PAUSE_MS = 3000;
+const SPARKS_MS = 10_000;
+const ALARMS = 5;
+const TYPING_MS = 250;
 const place = document.getElementById("runs");
 const alarms = document.getElementById("alarms");
 const more = document.getElementById("more");
-const chosen = new URLSearchParams(location.search);
+const filters = new Filters(changed);
+const sparks = new Map();
 let pages = 1;
+let request = 0;
 
-poll(async () => {
-  const [runs, open] = await Promise.all([newest(), get("/incidents", { state: "open", page_size: 20 })]);
-  showAlarms(open.items);
+poll(show, PAUSE_MS);
+
+async function show() {
+  const mine = ++request;
+  const [runs, open] = await Promise.all([newest(), get("/incidents", { state: "open,acknowledged", project: filters.get("project"), page_size: 50 })]);
+  if (mine !== request) return; // the filters have changed meanwhile
+  showAlarms(open);
   showFilters(runs.items);
   showRuns(runs);
   place.removeAttribute("aria-busy");
-}, 2000);
+  await showSparks(runs);
+}
 
+// Broken runs come first, also if many healthy ones are newer.
 async function newest() {
-  const parameters = { state: chosen.get("state"), project: chosen.get("project"), page_size: 50 };
-  let answer = await get("/runs", parameters);
-  const items = [...answer.items];
+  const parameters = { ...Object.fromEntries(["q", "state", "project", "owner", "tag", "broken"].map((name) => [name, filters.get(name)])), page_size: 50 };
+  const [broken, first] = await Promise.all([filters.get("broken") ? { items: [] } : get("/runs", { ...parameters, broken: true, page_size: 10 }), get("/runs", parameters)]);
+  let answer = first;
+  const items = [...broken.items, ...answer.items];
   for (let page = 1; page < pages && answer.next_page_token; page++) {
     answer = await get("/runs", { ...parameters, page_token: answer.next_page_token });
     items.push(...answer.items);
   }
-  return { items, next: answer.next_page_token };
+  return { items: [...new Map(items.map((run) => [run.id, run])).values()], next: answer.next_page_token };
 }
 
-function showAlarms(incidents) {
-  alarms.hidden = incidents.length === 0;
-  if (!alarms.firstChild) alarms.append(make("h2", {}), make("ul", { class: "alarms" }));
-  const pages = incidents.filter((incident) => incident.severity === "page").length;
-  alarms.firstChild.textContent = pages ? `${plural(incidents.length, "open incident")}, ${pages} urgent` : plural(incidents.length, "open incident");
-  const first = [...incidents].sort((a, b) => (a.severity > b.severity) - (a.severity < b.severity));
-  updateChildren(alarms.lastChild, first.slice(0, 8), (incident) => incident.id, alarm);
+function showAlarms({ items, next_page_token: further }) {
+  alarms.hidden = items.length === 0;
+  if (!alarms.firstChild) alarms.append(make("div", { class: "title" }, make("h2", {}), make("a", { href: "/incidents?state=open,acknowledged" }, "All incidents")), make("ul", { class: "alarms" }));
+  const urgent = items.filter((incident) => incident.severity === "page" && incident.state === "open").length;
+  const count = `${plural(items.length, "open incident")}${further ? " or more" : ""}`;
+  alarms.querySelector("h2").textContent = urgent ? `${count}, ${urgent} urgent` : count;
+  const weight = (incident) => 2 * (incident.state !== "open") + (incident.severity !== "page");
+  updateChildren(alarms.lastChild, [...items].sort((a, b) => weight(a) - weight(b)).slice(0, ALARMS), (incident) => incident.id, alarm);
 }
 
-function alarm(incident) {
+export function alarm(incident) {
   return make(
     "li",
     { class: incident.severity },
     make("span", { class: "severity" }, incident.severity),
     make("a", { href: `/runs/${encodeURIComponent(incident.run)}#${encodeURIComponent(incident.verdict)}` }, incident.title || incident.verdict),
-    make("span", { class: "where" }, make("bdi", {}, incident.run_name), ` · step ${integer(incident.first_step + incident.step_offset)}`,
-      incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null),
+    make("span", { class: "where" }, make("bdi", {}, incident.run_name || incident.run.slice(0, 8)), ` · step ${integer(incident.first_step + incident.step_offset)}`,
+      incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)].flat() : null, incident.state === "acknowledged" ? " · acknowledged" : null),
     make("time", { "data-since": incident.opened, datetime: incident.opened }, ago(incident.opened)),
   );
 }
 
 function showFilters(runs) {
-  const filters = document.getElementById("filters");
-  const projects = [...new Set([...runs.map((run) => run.project), chosen.get("project")].filter(Boolean))].sort();
-  const signature = JSON.stringify(projects);
-  if (filters.signature === signature) return;
-  filters.signature = signature;
-  replace(filters, choice("state", "Any state", ["running", "ended", "lost"]), choice("project", "Any project", projects));
+  const bar = document.getElementById("filters");
+  const projects = filters.valuesOf("project", runs.map((run) => run.project));
+  const owners = filters.valuesOf("owner", runs.map((run) => run.tags?.owner));
+  const signature = JSON.stringify([projects, owners, filters.get("tag")]);
+  if (bar.signature === signature) return;
+  bar.signature = signature;
+  replace(bar,
+    make("input", { id: "search", type: "search", value: filters.get("q") ?? "", placeholder: "Search name, tag, id", "aria-label": "Search runs", oninput: typed }),
+    filters.choice("state", "Any state", ["running", "ended", "lost"]), filters.choice("project", "Any project", projects),
+    owners.length ? filters.choice("owner", "Any owner", owners) : null,
+    make("label", {}, make("input", { id: "only-broken", type: "checkbox", checked: Boolean(filters.get("broken")), onchange: ({ target }) => filters.set("broken", target.checked ? "true" : "") }), " with open incidents"),
+    filters.get("tag") ? make("button", { id: "tag", onclick: () => filters.set("tag", "") }, make("bdi", {}, filters.get("tag")), " ×") : null);
 }
 
-function choice(name, allLabel, values) {
-  const select = make("select", { id: `filter-${name}`, "aria-label": name, onchange: () => choose(name, select.value) },
-    make("option", { value: "" }, allLabel),
-    values.map((value) => make("option", { value, selected: value === chosen.get(name) }, value)),
-  );
-  return select;
+let typing = 0;
+
+function typed({ target }) {
+  clearTimeout(typing);
+  typing = setTimeout(() => filters.set("q", target.value.trim()), TYPING_MS);
 }
 
-function choose(name, value) {
-  if (value) chosen.set(name, value);
-  else chosen.delete(name);
-  location.search = chosen.toString();
+async function changed() {
+  pages = 1;
+  place.setAttribute("aria-busy", "true");
+  try {
+    await show();
+  } catch (problem) {
+    place.removeAttribute("aria-busy");
+    replace(place, make("p", { class: "empty problem", role: "alert" }, problem.status ? problem.message : "The collector does not respond. The list is requested again by itself."));
+  }
 }
 
 function showRuns({ items, next }) {
-  if (items.length === 0) return replace(place, chosen.size ? noMatches() : noRuns());
+  showSelection(document.getElementById("selection"));
+  if (items.length === 0) return replace(place, filters.chosen.size ? noMatches() : noRuns()), replace(more);
   if (!place.querySelector("table")) replace(place, table());
-  updateChildren(place.querySelector("tbody"), items, (run) => run.id, row);
-  replace(more, next ? make("button", { id: "more-runs", onclick: () => pages++ }, "Show older runs") : null);
+  const change = () => showSelection(document.getElementById("selection"));
+  updateChildren(place.querySelector("tbody"), items.map((run) => ({ run, spark: sparks.get(run.id)?.series, chosen: chosenRuns.has(run.id) })), ({ run }) => run.id, (item) => row(item, { change, tag: (tag) => filters.set("tag", tag) }));
+  replace(more, next ? make("button", { id: "more-runs", onclick: () => { pages++; show(); } }, "Show older runs") : null);
 }
 
-function table() {
-  const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
-  return make("table", { class: "runs" },
-    make("caption", { class: "unseen" }, "Runs, newest first"),
-    make("thead", {}, make("tr", {}, column("State"), column("Run"), column("Project", "wide"), column("Incidents"),
-      column("Step", "num"), column("Scale", "num"), column("Loss", "num"), column("Skipped", "num wide"), column("Last step", "num"))),
-    make("tbody"),
-  );
-}
-
-function losses(run) {
-  const latest = run.latest ?? {};
-  const several = latest.loss === undefined ? severalLosses(run) : [];
-  return several.length ? several.map((name) => short(latest[name])).join(" · ") : short(latest.loss);
-}
-
-function row(run) {
-  const latest = run.latest ?? {};
-  const counters = run.counters ?? {};
-  return make("tr", { class: run.worst ?? "" },
-    make("td", {}, state(run.state)),
-    make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run.id)}` }, make("bdi", {}, run.name || run.id.slice(0, 8))),
-      make("span", { class: "under" }, facts(run))),
-    make("td", { class: "wide" }, make("a", { href: `/projects/${encodeURIComponent(run.project)}` }, make("bdi", {}, run.project))),
-    make("td", {}, badge(run)),
-    make("td", { class: "num" }, integer(run.last_step)),
-    make("td", { class: "num" }, scale(latest.scale)),
-    make("td", { class: "num" + (typeof latest.loss === "string" ? " bad" : "") }, losses(run)),
-    make("td", { class: "num wide" }, integer(counters.skipped ?? 0)),
-    make("td", { class: "num quiet" }, make("time", { "data-since": run.last_step_time, datetime: run.last_step_time, title: moment(run.last_step_time) }, ago(run.last_step_time))),
-  );
-}
-
-function facts(run) {
-  return [run.precision, run.device_model, run.world_size > 1 ? `${run.world_size} ranks` : null].filter(Boolean).join(" · ");
-}
-
-export function state(name) {
-  return make("span", { class: `state ${name}` }, name);
-}
-
-function badge(run) {
-  if (!run.open_incidents) return make("span", { class: "quiet" }, run.closed_incidents ? `${integer(run.closed_incidents)} closed` : "none");
-  return make("span", { class: `badge ${run.worst}` }, integer(run.open_incidents) + (run.worst === "page" ? " urgent" : " open"));
+// One request for the runs without curves, and for running ones whose curves are old.
+async function showSparks(runs) {
+  const now = Date.now();
+  const stale = ({ id, state }) => !sparks.has(id) || (state === "running" && now - sparks.get(id).at > SPARKS_MS);
+  const ids = runs.items.filter(stale).map(({ id }) => id).slice(0, 100);
+  if (!ids.length) return;
+  const { items } = await get("/sparklines", { runs: ids.join() });
+  const series = new Map(items.map((item) => [item.run, item.series]));
+  ids.forEach((id) => sparks.set(id, { at: now, series: series.get(id) ?? {} }));
+  showRuns(runs);
 }
 
 function noMatches() {
-  return make("p", { class: "empty" }, "No run matches the filters. ", make("a", { href: "/" }, "Show all runs"));
+  return make("p", { class: "empty" }, "No run matches the search and the filters. ", make("a", { href: "/" }, "Show all runs"));
 }
 
 function noRuns() {

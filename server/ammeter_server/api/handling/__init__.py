@@ -1,0 +1,1 @@
+"""Routes for the handling of incidents: their context and reach, channels and deliveries."""

@@ -1,0 +1,1 @@
+"""Routes of the list of runs beside the runs themselves."""

@@ -24,7 +24,8 @@ def close_at_exit(session: Session, await_delivery: Callable[[], None]) -> None:
         if error is None:
             closed = session.close("exit")
         else:
-            closed = session.close("exception", "".join(traceback.format_exception_only(error)).strip())
+            lines = "".join(traceback.format_exception_only(error))
+            closed = session.close("exception", " ".join(lines.split()))
         if closed:
             await_delivery()
 

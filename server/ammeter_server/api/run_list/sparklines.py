@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1/sparklines", tags=["runs"])
 
 MAX_RUNS = 100
 MAX_NAMES = 4
-READ_POINTS = 192
+READ_POINTS = 200
 """Points that are read of a curve: its extremes and values that are not finite are among them."""
 
 Runs = Annotated[str, Query(description="Ids, separated by commas; at most 100.")]

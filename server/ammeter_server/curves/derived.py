@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ammeter.whatif.formats import FORMATS, Format
+from ammeter.wire.columns import Ints
 from ammeter_server.curves import reader, spectra
 from ammeter_server.curves.curve import Curve, CurveQuery
+from ammeter_server.curves.curve_chunk import CurveChunk
 from ammeter_server.curves.downsample import choose
 from ammeter_server.db import Store
 from ammeter_server.db.queries.events import Span
@@ -48,20 +51,31 @@ def _derived(name: str) -> tuple[Read, Format] | None:
 
 def _headroom(store: Store, run: str, stream: str, query: CurveQuery, number_format: Format) -> Curve | None:
     """A run without a loss scale has gradients as they are, with a factor of 1."""
-    curves = reader.read(store, run, stream, replace(query, names=("grad_absmax", "scale"), points=ALL_POINTS))
-    largest, scale = curves.get("grad_absmax"), curves.get("scale")
-    if largest is None:
+    all_values = replace(query, names=("grad_absmax", "scale"), points=ALL_POINTS)
+    chunks = reader.chunks_of(store, run, stream, all_values)
+    scales = {id(chunk.rows): chunk for chunk in chunks["scale"]}
+    parts: list[Curve] = []
+    for chunk in chunks["grad_absmax"]:
+        places = np.arange(len(chunk.values)) if chunk.places is None else chunk.places
+        factors = _scale_at(scales.get(id(chunk.rows)), places) if scales else np.ones(len(places))
+        scaled = chunk.values * factors
+        known = np.isfinite(scaled) & (scaled > 0)
+        headroom = math.log2(number_format.largest) - np.log2(scaled[known])
+        parts.append(Curve(*chunk.rows.stamps(places[known]), headroom.astype(np.float32)))
+    if not parts:
         return None
-    factors = np.ones(len(largest.values))
-    known = np.ones(len(largest.values), bool)
-    if scale is not None:
-        places = np.minimum(np.searchsorted(scale.steps, largest.steps), len(scale.steps) - 1)
-        known = scale.steps[places] == largest.steps
-        factors = scale.values[places].astype(np.float64)
-    scaled = largest.values * factors
-    known &= np.isfinite(scaled) & (scaled > 0)
-    values = (math.log2(number_format.largest) - np.log2(scaled[known])).astype(np.float32)
-    return Curve(largest.steps[known], largest.times[known], values)
+    steps, times, values = (np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:3])
+    return Curve(steps, times, values)
+
+
+def _scale_at(chunk: CurveChunk | None, places: Ints) -> npt.NDArray[np.float64]:
+    """The loss scale in these rows of the chunk, NaN where it was not recorded."""
+    if chunk is None:
+        return np.full(len(places), np.nan)
+    if chunk.places is None:
+        return chunk.values[places].astype(np.float64)
+    nearest = np.minimum(np.searchsorted(chunk.places, places), len(chunk.places) - 1)
+    return np.where(chunk.places[nearest] == places, chunk.values[nearest], np.nan).astype(np.float64)
 
 
 def _underflow(store: Store, run: str, stream: str, query: CurveQuery, number_format: Format) -> Curve | None:

@@ -31,6 +31,7 @@ class SegmentReader:
     info: StreamInfo
     query: CurveQuery
     segments: Sequence[Row[Any]]
+    _rows: dict[int, tuple[slice, RowsInMemory, int]] = field(default_factory=dict)
 
     def chunks(self) -> dict[str, list[CurveChunk]]:
         chunks: dict[str, list[CurveChunk]] = {name: [] for name in self.query.names}
@@ -61,10 +62,12 @@ class SegmentReader:
         return chunks
 
     def rows_of(self, segment: Row[Any]) -> tuple[slice, RowsInMemory, int]:
-        """Returns the segment's rows between the steps, and the number of all its rows."""
-        steps, times = (unpack_integers(packed, segment.rows) for packed in (segment.steps, segment.times))
-        within = self.query.within(steps)
-        return within, RowsInMemory(steps[within], times[within]), segment.rows
+        """Returns the segment's rows between the steps, and the number of all its rows. Unpacked once per segment."""
+        if segment.first_step not in self._rows:
+            steps, times = (unpack_integers(packed, segment.rows) for packed in (segment.steps, segment.times))
+            within = self.query.within(steps)
+            self._rows[segment.first_step] = within, RowsInMemory(steps[within], times[within]), segment.rows
+        return self._rows[segment.first_step]
 
     def _coarse(self, places: Iterable[int], segments: Sequence[Row[Any]]) -> dict[int, list[CurveChunk]]:
         """Reads the coarse levels: per 512 values those that a chart must show.

@@ -140,7 +140,7 @@ def test_steps_are_chosen_for_all_charts_and_stay_in_the_address(
     appears(browser, "#health", "Checkpoints")
     canvas = found(browser, STRIP)[0]
     ActionChains(browser).move_to_element(canvas).click_and_hold().move_by_offset(200, 0).release().perform()
-    chosen = appears(browser, "#health .filters", "Steps").partition(" Show")[0]
+    chosen = appears(browser, "#health .filters > span", "Steps")
     appears(browser, ".charts .filters", chosen)
     address = browser.current_url
     assert "from=" in address
@@ -150,12 +150,12 @@ def test_steps_are_chosen_for_all_charts_and_stay_in_the_address(
     appears(browser, "#health .filters", chosen)
     appears(browser, ".charts .filters", chosen)
     found(browser, STRIP)[0].send_keys("0")
-    wait_until(lambda: not text(browser, "#health .filters"))
+    wait_until(lambda: not text(browser, "#health .filters > span"))
     assert "from=" not in browser.current_url
     found(browser, STRIP)[0].send_keys(Keys.HOME + "+")
     appears(browser, "#health .filters", "Steps 0 to 200")
     press(browser, "#health-all")
-    wait_until(lambda: not text(browser, "#health .filters"))
+    wait_until(lambda: not text(browser, "#health .filters > span"))
 
 
 def test_a_live_run_grows_in_the_rows(browser: webdriver.Chrome, client: httpx.Client) -> None:

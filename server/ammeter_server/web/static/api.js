@@ -1,5 +1,7 @@
 // Client of the API: responses, errors as Problem, and one sign-in when a token is required.
 
+const TIMEOUT_MS = 15000;
+
 let signingIn = null;
 
 export async function get(path, parameters = {}) {
@@ -15,8 +17,8 @@ export async function remove(path, parameters = {}) {
 }
 
 // Returns the content of a response and its tag; null if the known tag is still current.
-export async function changed(tag, path, parameters, read = readBody) {
-  const answer = await request("GET", address(path, parameters), undefined, tag);
+export async function changed(tag, path, parameters, read = readBody, timeout = TIMEOUT_MS) {
+  const answer = await request("GET", address(path, parameters), undefined, tag, timeout);
   return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), content: await read(answer) };
 }
 
@@ -49,7 +51,7 @@ export class Problem extends Error {
   }
 }
 
-async function request(method, url, body, tag) {
+async function request(method, url, body, tag, timeout = TIMEOUT_MS) {
   const headers = { Accept: "*/*" };
   if (tag) headers["If-None-Match"] = tag;
   if (method !== "GET") headers["X-Ammeter-Request"] = "page";
@@ -58,11 +60,11 @@ async function request(method, url, body, tag) {
     method,
     headers,
     body: body === undefined ? undefined : JSON.stringify(body),
-    signal: AbortSignal.timeout(15000),
+    signal: AbortSignal.timeout(timeout),
   });
   if (answer.status === 401 && !url.endsWith("/session")) {
     await signIn();
-    return request(method, url, body, tag);
+    return request(method, url, body, tag, timeout);
   }
   if (!answer.ok && answer.status !== 304) throw await problemOf(answer);
   return answer;

@@ -84,6 +84,7 @@ export class Charts {
     this.range = [first, last];
     show({ from: first, to: last });
     this.chosen();
+    if (!this.plots.length) return; // the first update requests these steps
     const { generation } = this;
     const closeUp = (this.closeUp = { first, last, lines: new Map() });
     await this.loadCloseUp();
@@ -105,6 +106,7 @@ export class Charts {
     this.range = this.closeUp = null;
     show({ from: null, to: null });
     this.chosen();
+    if (!this.plots.length) return;
     this.draw();
     this.showHead();
   }

@@ -11,6 +11,7 @@ import { integer, plural, scale, severalLosses, share, short } from "./words.js"
 
 const POINTS = 600;
 const PAUSE_MS = 2000;
+const PAUSE_FACTOR = 20;
 const MAX_CHECKPOINTS = 200;
 const GIB = 2 ** 30;
 const CHECKPOINTS = { "checkpoint.saved": 1, "checkpoint.restored": 0 };
@@ -42,7 +43,7 @@ export class Health {
     this.charts = charts;
     this.incidents = [];
     this.checkpoints = [];
-    this.fetched = 0;
+    this.fetched = this.pause = 0;
     this.fold = new Fold(place, "Health over steps", () => this.update());
     this.steps = make("span", { class: "quiet" });
     this.all = make("button", { id: "health-all", hidden: true, onclick: () => charts.all() }, "Show all steps");
@@ -59,11 +60,13 @@ export class Health {
     this.draw();
   }
 
-  // A run that continues is requested at most every two seconds; other steps or another rank at once.
+  // A run that continues is requested at most every two seconds, and for a twentieth of the time; other steps or another
+  // rank at once.
   follow(run) {
     this.run = run;
     const view = JSON.stringify([this.charts.range, this.charts.rank]);
-    const wait = view === this.view ? PAUSE_MS - (Date.now() - this.fetched) : 0;
+    const wait = view === this.view ? this.pause - (Date.now() - this.fetched) : 0;
+    if (view !== this.view) this.preview();
     this.view = view;
     if (wait <= 0) return this.fold.markStale();
     this.waiting ??= setTimeout(() => {
@@ -71,6 +74,15 @@ export class Health {
       this.fold.markStale();
     }, wait);
     return null;
+  }
+
+  // Shows steps within the known ones at once; their own readings follow.
+  preview() {
+    const { rank, range } = this.charts;
+    const { loaded } = this;
+    if (!loaded || loaded.rank !== rank || !range || (loaded.range && (range[0] < loaded.range[0] || range[1] > loaded.range[1]))) return;
+    [this.range, this.isPreview] = [range, true];
+    this.draw();
   }
 
   async update() {
@@ -83,10 +95,12 @@ export class Health {
     const key = JSON.stringify(query);
     const [answer] = await Promise.all([changed(key === this.key ? this.tag : null, `${this.path}/series`, query), this.readCheckpoints(rank)]);
     if (answer) {
-      [this.key, this.tag, this.rows, this.range] = [key, answer.tag, rows, range];
+      [this.key, this.tag, this.rows, this.loaded] = [key, answer.tag, rows, { rank, range }];
       this.lines = new Map();
       answer.content.items.forEach((item) => append(this.lines, { ...item, ...answer.content.axes[item.axis] }));
     }
+    [this.range, this.isPreview] = [range, false];
+    this.pause = Math.max(PAUSE_MS, PAUSE_FACTOR * (Date.now() - this.fetched));
     this.draw();
   }
 
@@ -106,7 +120,7 @@ export class Health {
     const present = drawn.filter((row) => row.lines.length);
     const missing = drawn.filter((row) => !row.lines.length && row.key !== "checkpoints").map(({ title }) => title.toLowerCase());
     this.picture.hidden = !present.length;
-    this.absent.textContent = missing.length ? `Not measured${range ? " in these steps" : ""}: ${missing.join(", ")}.` : "";
+    this.absent.textContent = this.isPreview ? "Loading all readings of these steps …" : missing.length ? `Not measured${range ? " in these steps" : ""}: ${missing.join(", ")}.` : "";
     this.steps.textContent = range ? `Steps ${integer(first)} to ${integer(last)}` : "";
     this.all.hidden = !range;
     if (!present.length) return;

@@ -17,6 +17,7 @@ import { integer, plural, share, short } from "./words.js";
 const ROW_HEIGHT = 16;
 const MAX_TALL_ROWS = 12;
 const MAX_REMEMBERED = 20;
+const PAUSE_FACTOR = 4; // a run of many steps and tensors takes seconds; others are read at every turn
 
 export class Heat {
   constructor(place, run, charts) {
@@ -102,7 +103,14 @@ export class Heat {
     const { rank, range } = this.charts;
     const query = { stat: this.stat, rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
     const { share, counts } = STATS[this.stat];
+    const [key, began] = [JSON.stringify(query), Date.now()];
+    if (key === this.key && began < this.notBefore) return;
+    if (!this.matrix) {
+      this.emptyNote.hidden = false;
+      this.emptyNote.textContent = "Loading …";
+    }
     const [marks, matrix] = await Promise.all([readMarks(this.run, rank), readMatrix(this.run, query, { reached: this.reached ?? 0, shares: share && counts }, this.matrix)]);
+    [this.key, this.notBefore] = [key, Date.now() + PAUSE_FACTOR * (Date.now() - began)];
     if (matrix === this.matrix && JSON.stringify(marks) === JSON.stringify(this.marks)) return;
     this.matrix = matrix;
     this.marks = marks;

@@ -8,6 +8,7 @@ const MAX_PAGED_CELLS = 250;
 const ABSENT = 0x7fc0a3a3;
 const SPARSE_SHARE = 0.6;
 const IRREGULAR_CELLS = 150;
+const TIMEOUT_MS = 60000;
 
 // Reads a matrix, or returns the previous one if it is still current. reached: the run's last step. shares: converts counts
 // to shares of a tensor's elements. Requests fewer cells if tensors need several pages; as many cells as readings for a stat
@@ -40,7 +41,7 @@ function grainOf({ steps, columns, filled, widest }) {
 
 async function pages(run, query, tag, shares) {
   const path = `/runs/${encodeURIComponent(run)}/tensors/matrix`;
-  const request = (page, known) => changed(known, path, { ...query, format: "float32", page_size: PAGE_TENSORS, page_token: page }, unpacked);
+  const request = (page, known) => changed(known, path, { ...query, format: "float32", page_size: PAGE_TENSORS, page_token: page }, unpacked, TIMEOUT_MS);
   const first = await request(null, tag);
   if (!first) return null;
   const parts = [first.content];

@@ -70,7 +70,9 @@ async function changed(changes) {
   health.mark(incidents);
   heat.mark(incidents);
   if (now !== lastProgress || charts.late) {
-    health.follow(run);
+    charts.run ??= run;
+    const drawn = health.follow(run);
+    if (!lastProgress) await drawn; // the first screen comes first
     await charts.follow(run);
     await showEvents(document.getElementById("events"), id);
     if (turnsUntilSlow-- <= 0 || run.state !== "running") {

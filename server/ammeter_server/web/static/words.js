@@ -1,5 +1,8 @@
 // Formats numbers and times. The API writes non-finite values as strings; number() converts them back.
 
+// Float32 values come as their shortest decimals, which differ from the number by half a unit in the last place at most.
+const FLOAT32_ROUNDING = 2 ** -24;
+
 export function number(value) {
   if (typeof value === "number") return value;
   if (value === null || value === undefined) return null;
@@ -30,13 +33,13 @@ export function share(part, of = 1) {
   return percent.toFixed(percent >= 10 || percent === 0 ? 0 : 1) + " %";
 }
 
-// A loss scale as a power of two: 2¹⁶. Series have it with the digits of a float32, which are not exact.
+// A loss scale as a power of two: 2¹⁶.
 export function scale(value) {
   const x = number(value);
   if (x === null) return "–";
   if (!(x > 0) || !Number.isFinite(x)) return short(x);
   const exponent = Math.round(Math.log2(x));
-  if (Math.abs(Math.log2(x) - exponent) > 1e-6) return short(x);
+  if (Math.abs(x / 2 ** exponent - 1) > FLOAT32_ROUNDING) return short(x);
   return "2" + raised(exponent);
 }
 
@@ -68,23 +71,12 @@ export function dollars(amount) {
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
-// Times are local, and carry their zone.
 export function clock(when) {
-  return when ? new Date(when).toLocaleTimeString("en-GB", { timeZoneName: "short" }) : "–";
-}
-
-export function clockWithoutZone(when) {
   return when ? new Date(when).toLocaleTimeString("en-GB") : "–";
 }
 
-const MOMENT = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
-
 export function moment(when) {
-  return when ? new Date(when).toLocaleString("en-GB", MOMENT) : "–";
-}
-
-export function zone() {
-  return new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(new Date()).find(({ type }) => type === "timeZoneName").value;
+  return when ? new Date(when).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–";
 }
 
 export function plural(count, one, many = one + "s") {

@@ -19,8 +19,8 @@ $(STAMP): constraints.txt requirements-dev.txt agent/pyproject.toml server/pypro
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install -qq --disable-pip-version-check $$(grep '^torch==' constraints.txt)
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e agent -e server
-	@# Its dependencies are in requirements-dev.txt: it asks for a version of datasets that excludes that of s3fs.
-	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt --no-deps torchtitan
+	@# Without their dependencies: torchtitan asks for a datasets that excludes that of s3fs, and of the other only axe-core is used.
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt --no-deps torchtitan axe-playwright-python
 	@touch $@
 
 demo: install

@@ -138,9 +138,9 @@ function showCharts() {
     const curves = pairs.map((pair) => curve(pair, plot.chart.name));
     const longest = curves.reduce((most, other) => (other.steps.length > most.steps.length ? other : most), curves[0]);
     const gaps = (steps) => (plot.chart.name === "val_loss" ? [] : breaksOf(steps));
-    const own = [baseline, ...others].map((run, index) => ({ run, ...scales[index] })).filter(({ steps }) => steps.length);
-    const lines = plot.chart.name === "scale" ? own : [{ run: baseline, steps: longest.steps, values: longest.baseline }, ...others.map((run, index) => ({ run, steps: curves[index].steps, values: curves[index].run }))];
-    plot.draw(lines.map(({ run, steps, values }, tone) => ({ name: run.id, stream: "", word: named(run), tone, steps, values: smoothed(values, plot.chart), breaks: gaps(steps) })), { skipped: [], incidents: [], boundaries: [] }, range);
+    const own = [baseline, ...others].map((run, tone) => ({ run, tone, ...scales[tone] })).filter(({ steps }) => steps.length);
+    const lines = plot.chart.name === "scale" ? own : [{ run: baseline, tone: 0, steps: longest.steps, values: longest.baseline }, ...others.map((run, index) => ({ run, tone: index + 1, steps: curves[index].steps, values: curves[index].run }))];
+    plot.draw(lines.map(({ run, tone, steps, values }) => ({ name: run.id, stream: "", word: named(run), tone, steps, values: smoothed(values, plot.chart), breaks: gaps(steps) })), { skipped: [], incidents: [], boundaries: [] }, range);
   }
 }
 

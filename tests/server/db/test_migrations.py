@@ -67,6 +67,20 @@ def test_a_database_of_today_gets_external_ids_and_its_streams_go_on(store: Stor
         assert 1 == connection.execute(select(streams.c.events).where(streams.c.run == fed.run)).scalar_one()
 
 
+def test_labels_of_earlier_runs_are_copied_into_columns(store: Store) -> None:
+    facts = {"environment": {"git_commit": "4f2c9e", "driver": "570.86"}, "tags": {"owner": " lena "}}
+    with store.writing() as connection:
+        for number in range(5):
+            connection.execute(runs.insert().values(id=str(number), external_id=str(number), **facts))
+        connection.execute(runs.insert().values(id="plain", external_id="plain"))
+    migrations.downgrade(store, "0011")
+    migrations.migrate(store)
+    with store.reading() as connection:
+        rows = connection.execute(select(runs.c.id, runs.c.owner, runs.c.git_commit, runs.c.driver)).all()
+    expected = {(str(number), "lena", "4f2c9e", "570.86") for number in range(5)} | {("plain", "", "", "")}
+    assert expected == {tuple(row) for row in rows}
+
+
 def test_one_project_has_one_run_of_an_id_and_going_back_keeps_all_runs(store: Store) -> None:
     with store.writing() as connection:
         for run, project in (("a", "ours"), ("b", "theirs")):

@@ -71,7 +71,14 @@ def evaluate_baseline(
     findings = _carry_over(known, {finding.verdict: finding for finding in answer.findings})
     as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}
     return BaselineEvaluation(
-        findings, {**state, "runs": _compared_runs(mine, other), "numbers": both.as_json(), "findings": as_json}
+        findings,
+        {
+            **state,
+            "precision": other.precision,
+            "runs": _compared_runs(mine, other),
+            "numbers": both.as_json(),
+            "findings": as_json,
+        },
     )
 
 

@@ -153,6 +153,12 @@ METRICS: tuple[Metric, ...] = (
         "Share by which the last validation is worse than the baseline's at the same step; below 0 it is better",
     ),
     Metric(
+        "ammeter_run_baseline_info",
+        "gauge",
+        ("run", "baseline", "baseline_precision"),
+        "Always 1; the run that the run was compared with, and its precision",
+    ),
+    Metric(
         "ammeter_incident_active",
         "gauge",
         ("run", "project", "verdict", "severity"),
@@ -197,6 +203,7 @@ METRICS: tuple[Metric, ...] = (
 PROCESS_METRICS: tuple[Metric, ...] = (
     Metric("ammeter_collector_build_info", "gauge", ("version",), "Always 1; has the version of the collector"),
     Metric("ammeter_collector_storage_bytes", "gauge", (), "Size of the database on disk"),
+    Metric("ammeter_collector_address_info", "gauge", ("url",), "Always 1; has the address of the page for people"),
     Metric(
         "ammeter_collector_storage_disk_bytes",
         "gauge",

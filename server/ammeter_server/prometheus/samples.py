@@ -18,7 +18,7 @@ from ammeter_server.runs.rank_totals import fallbacks, latest, lost, newest_step
 
 MAX_LABEL_CHARS = 200
 MAX_REASONS = 2
-MAX_FALLBACKS = 3
+MAX_FALLBACKS = 2
 MAX_INCIDENTS = 8
 MAX_DEVICES = 4
 """Limits of series whose labels come from outside; a run stays below 100 series."""
@@ -191,7 +191,10 @@ def _add_quality(samples: Exposition, run: str, counters: Mapping[str, Any], las
 
 def _add_baseline(samples: Exposition, run: Row[Any]) -> None:
     """Adds the comparison with the baseline, if there is one with common steps."""
-    numbers = run.evaluation.get("baseline", {}).get("numbers", {})
+    comparison = run.evaluation.get("baseline", {})
+    numbers = comparison.get("numbers", {})
+    if baseline := comparison.get("id"):
+        samples.add("ammeter_run_baseline_info", 1, run.id, baseline, comparison.get("precision") or "")
     samples.add("ammeter_speedup_vs_baseline_ratio", numbers.get("speedup"), run.id)
     samples.add("ammeter_memory_vs_baseline_ratio", numbers.get("memory_ratio"), run.id)
     samples.add("ammeter_validation_delta_ratio", numbers.get("validation_delta"), run.id)

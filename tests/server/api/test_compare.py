@@ -173,6 +173,8 @@ def test_a_run_that_names_its_baseline_gets_incidents_and_metrics(client: httpx.
     assert {} == incidents(client, base)
     shown = scrape(client)
     label = f'{{run="{run.run}"}}'
+    labels = f'{{baseline="{base.run}",baseline_precision="float32",run="{run.run}"}}'
+    assert 1 == shown[f"ammeter_run_baseline_info{labels}"]
     assert 0.5 == pytest.approx(shown[f"ammeter_speedup_vs_baseline_ratio{label}"])
     assert 1.0 == pytest.approx(shown[f"ammeter_memory_vs_baseline_ratio{label}"])
     assert 0.1 == pytest.approx(shown[f"ammeter_validation_delta_ratio{label}"])

@@ -199,7 +199,7 @@ def test_a_run_has_at_most_100_series_whatever_it_says(client: httpx.Client) -> 
     ours = [name for name in shown if stream.run in name and not name.startswith("ammeter_incident_active")]
     names = {re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in ours}
     missing = {metric.name for metric in METRICS if "run" in metric.labels} - names - {"ammeter_incident_active"}
-    beside = {name for name in missing if "_vs_baseline_" in name or "_delta_" in name}
+    beside = {name for name in missing if "_baseline_" in name or "_delta_" in name}
     assert {"ammeter_run_end_timestamp_seconds"} == missing - beside
     assert 100 == len(ours) + len(missing) + MAX_INCIDENTS
     lost = {name: value for name, value in shown.items() if name.startswith("ammeter_agent_lost_records_total")}
@@ -256,6 +256,7 @@ def test_promtool_finds_nothing_wrong_with_the_collectors_own_metrics(client: ht
     assert shown["ammeter_collector_storage_bytes{}"] > 4096
     assert 0 == shown["ammeter_collector_outbox_pending{}"]
     assert any(name.startswith('ammeter_collector_build_info{version="') for name in shown)
+    assert any(name.startswith('ammeter_collector_address_info{url="http://127.0.0.1:') for name in shown)
 
 
 def test_who_accepts_openmetrics_gets_it(client: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-# make install | demo | docs | stack | secrets | dashboards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
+# make install | demo | docs | stack | secrets | dashboards | boards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
-.PHONY: install demo docs stack secrets dashboards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
+.PHONY: install demo docs stack secrets dashboards boards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
 
 install: $(STAMP)
 
@@ -41,6 +41,10 @@ secrets:
 # The Grafana boards in dashboards/boards, from the Python beside them.
 dashboards: install
 	@$(BIN)/python -m dashboards.generate
+
+# Their pictures in docs/pictures: real runs, a real Prometheus, and Grafana's components in Chromium. Needs node and npm.
+boards: dashboards parts
+	@$(BIN)/python -m dashboards.pictures $(ARGS)
 
 # What of deploy/ follows from rules, boards and alerts/.
 deploy: install

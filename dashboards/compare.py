@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dashboards import variables
 from dashboards.board import Board
-from dashboards.panels import FULL_WIDTH, LOW_ROWS, Chart, Figure, Listing, Queries, variable
-from dashboards.promql import RUN, increase, named, named_seen, quantile, rate, seen
+from dashboards.links import OF_RUN
+from dashboards.panels import FULL_WIDTH, LOW_ROWS, Chart, Figure, Listing, Queries
+from dashboards.promql import PROJECTS, RUN, increase, named, named_seen, quantile, rate, seen
 
 PAIR = 'run=~"$run|$other"'
 KNOWN = f'{PAIR},precision!=""'
@@ -33,8 +35,10 @@ SUMMARY = (
                 "",
             )
         ],
+        ("name", "project", "precision", "torch_version", "device_model", "run"),
         width=FULL_WIDTH,
-        height=LOW_ROWS,
+        height=LOW_ROWS + 1,
+        links={"name": OF_RUN, "run": OF_RUN},
     ),
     Figure(
         "Step time",
@@ -63,8 +67,9 @@ SUMMARY = (
         "For a run that names the other as its baseline, at the steps of both, without warm-up and end.",
         "none",
         [(named_seen(seen("ammeter_speedup_vs_baseline_ratio", PAIR)), RUN)],
-        missing="neither run names a baseline",
+        missing="neither run names a baseline that is like it",
         width=8,
+        limits=((None, "red"), (1, "green")),
     ),
     Figure(
         "Memory against the baseline",
@@ -73,6 +78,8 @@ SUMMARY = (
         [(named_seen(seen("ammeter_memory_vs_baseline_ratio", PAIR)), RUN)],
         missing="no device memory to compare",
         width=8,
+        limits=((None, "green"), (1, "orange")),
+        change=True,
     ),
     Figure(
         "Validation against the baseline",
@@ -81,6 +88,8 @@ SUMMARY = (
         [(named_seen(seen("ammeter_validation_delta_ratio", PAIR)), RUN)],
         missing="no validation to compare",
         width=8,
+        limits=((None, "green"), (0, "orange")),
+        change=True,
     ),
 )
 
@@ -141,6 +150,8 @@ CURVES = (
         "Share of each run's time that was spent inside Ammeter.",
         "percentunit",
         gauge("ammeter_agent_overhead_ratio"),
+        limits=((None, "green"), (0.01, "orange")),
+        soft_max=0.02,
     ),
 )
 
@@ -148,10 +159,7 @@ BOARD = Board(
     name="compare",
     title="Ammeter / Compare two runs",
     description="Two runs side by side: speed, loss, validation, gradients, loss scale.",
-    variables=(
-        variable("project", "Project", "label_values(ammeter_run_info, project)"),
-        variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)', multiple=False),
-        variable("other", "Compare with", 'label_values(ammeter_run_info{project=~"$project"}, run)', multiple=False),
-    ),
+    variables=(variables.compared(), variables.other()),
+    incidents=f"{PROJECTS},{PAIR}",
     rows=(("", SUMMARY), ("Over time", CURVES)),
 )

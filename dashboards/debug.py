@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dashboards import variables
 from dashboards.board import Board
-from dashboards.panels import Chart, Listing, variable
-from dashboards.promql import PROJECTS, RUN, SELECTED_RUN, median_and_p99, named, open_incidents_named, rate
+from dashboards.links import INCIDENT_COLUMNS, INCIDENT_LINKS, OF_RUN
+from dashboards.panels import FULL_WIDTH, WARN_FROM_ZERO, Chart, Distribution, Listing
+from dashboards.promql import (
+    PROJECTS,
+    RUN,
+    SELECTED_RUN,
+    buckets_of_projects,
+    median_and_p99,
+    named,
+    open_incidents_named,
+    rate,
+)
 
 SKIPPED = f'{SELECTED_RUN},outcome="skipped"'
 
@@ -26,6 +37,7 @@ ROWS = (
                 "overflows; above 10 the scale could be higher and save small gradients.",
                 "short",
                 [(named(f"ammeter_scaler_headroom_doublings{{{SELECTED_RUN}}}"), RUN)],
+                limits=((None, "red"), (0, "green"), (10, "orange")),
             ),
             Chart(
                 "Skipped steps",
@@ -59,6 +71,7 @@ ROWS = (
                 "short",
                 [(named(f"ammeter_consecutive_skipped_steps{{{SELECTED_RUN}}}"), RUN)],
                 bars=True,
+                limits=((None, "green"), (5, "red")),
             ),
             Chart(
                 "Overflow events",
@@ -84,6 +97,13 @@ ROWS = (
                 "short",
                 median_and_p99("ammeter_grad_norm", SELECTED_RUN),
                 log=10,
+            ),
+            Distribution(
+                "Gradient norm, heatmap",
+                "Steps per second of the selected runs by the L2 norm of all gradients, unscaled.",
+                "short",
+                [(buckets_of_projects("ammeter_grad_norm", SELECTED_RUN), "{{le}}")],
+                width=FULL_WIDTH,
             ),
             Chart(
                 "Training loss",
@@ -121,6 +141,7 @@ ROWS = (
                 "is too small for the precision of the weight.",
                 "percentunit",
                 [(named(f"ammeter_lost_update_ratio{{{SELECTED_RUN}}}"), RUN)],
+                limits=((None, "green"), (0.5, "orange")),
             ),
             Chart(
                 "Update to weight",
@@ -142,6 +163,7 @@ ROWS = (
                 "percentunit",
                 [(named(f"ammeter_kernel_fallback_flops_ratio{{{SELECTED_RUN}}}"), RUN + " {{op}} {{reason}}")],
                 missing="no fallbacks",
+                limits=((None, "green"), (0.05, "orange")),
             ),
         ),
     ),
@@ -185,12 +207,20 @@ ROWS = (
                 "s",
                 median_and_p99("ammeter_step_duration_seconds", SELECTED_RUN),
             ),
+            Distribution(
+                "Step time, heatmap",
+                "Steps per second of the selected runs by their wall time: two bands are two kinds of steps.",
+                "s",
+                [(buckets_of_projects("ammeter_step_duration_seconds", SELECTED_RUN), "{{le}}")],
+            ),
             Chart(
                 "Time inside Ammeter",
                 "Share of the run's time that was spent inside Ammeter. The target is the budget, 1 %; "
                 "skipped steps are always read.",
                 "percentunit",
                 [(named(f"ammeter_agent_overhead_ratio{{{SELECTED_RUN}}}"), RUN)],
+                limits=((None, "green"), (0.01, "orange")),
+                soft_max=0.02,
             ),
             Chart(
                 "Undelivered journal",
@@ -203,6 +233,8 @@ ROWS = (
                 "Steps and events lost per minute, by reason. Every lost record is counted.",
                 "cpm",
                 [(named(rate("ammeter_agent_lost_records_total", SELECTED_RUN, per_minute=True)), RUN + " {{reason}}")],
+                limits=WARN_FROM_ZERO,
+                width=FULL_WIDTH,
             ),
         ),
     ),
@@ -211,10 +243,13 @@ ROWS = (
 TOP = (
     Listing(
         "Open incidents",
-        "Findings of verdicts that are still open. The run's page on the collector has cause and fix.",
+        "Findings of verdicts that are still open, with links to the run's page and the runbook.",
         "none",
-        "Open",
+        "",
         [(open_incidents_named(f"{PROJECTS},{SELECTED_RUN}"), "")],
+        INCIDENT_COLUMNS,
+        width=FULL_WIDTH,
+        links=INCIDENT_LINKS,
     ),
     Listing(
         "Runs",
@@ -229,6 +264,9 @@ TOP = (
                 "",
             )
         ],
+        ("name", "project", "precision", "torch_version", "device_model", "run"),
+        width=FULL_WIDTH,
+        links={"name": OF_RUN, "run": OF_RUN},
     ),
 )
 
@@ -236,9 +274,8 @@ BOARD = Board(
     name="debug",
     title="Ammeter / Debug a run",
     description="Loss scale, gradients, loss, kernels and checkpoints of the selected runs, and their incidents.",
-    variables=(
-        variable("project", "Project", "label_values(ammeter_run_info, project)"),
-        variable("run", "Run", 'label_values(ammeter_run_info{project=~"$project"}, run)'),
-    ),
+    variables=(variables.runs(),),
     rows=(("", TOP), *ROWS),
+    folded=tuple(title for title, _ in ROWS[1:]),
+    incidents=f"{PROJECTS},{SELECTED_RUN}",
 )

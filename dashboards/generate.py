@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards import compare, debug, executive, on_call
-from dashboards.board import built
+from dashboards import compare, debug, executive, links, on_call
+from dashboards.board import Board, built
+from dashboards.variables import SOURCE
 
 BOARDS = Path(__file__).parent / "boards"
+
+UNKNOWN = ("auto", "auto_count", "auto_min", "id")
+"""Members that the SDK gives every variable, and that Grafana's type of them does not have; `style` of a board."""
 
 ALL = (executive.BOARD, on_call.BOARD, debug.BOARD, compare.BOARD)
 
@@ -24,23 +27,30 @@ ALL = (executive.BOARD, on_call.BOARD, debug.BOARD, compare.BOARD)
 def main() -> None:
     BOARDS.mkdir(exist_ok=True)
     for name, board in boards().items():
-        (BOARDS / f"{name}.json").write_text(text(board), encoding="utf-8")
+        (BOARDS / f"{name}.json").write_text(board, encoding="utf-8")
 
 
-def boards() -> dict[str, Dashboard]:
-    """Returns every board by name."""
-    return {board.name: built(board) for board in ALL}
+def boards() -> dict[str, str]:
+    """Returns the JSON of every board by name."""
+    return {board.name: text(board) for board in ALL}
 
 
-def text(board: Dashboard) -> str:
+def text(board: Board) -> str:
     """Serializes the board. Fields that the SDK leaves empty are dropped; Grafana applies its defaults."""
-    model = _without_none(json.loads(JSONEncoder().encode(board)))
-    return json.dumps({**model, "id": None}, sort_keys=True, indent=1) + "\n"
+    model = _without_none(json.loads(JSONEncoder().encode(built(board))))
+    model.pop("style", None)
+    for variable in model["templating"]["list"]:
+        for member in UNKNOWN:
+            variable.pop(member, None)
+    marks = {"list": links.incidents(board.incidents, str(SOURCE.uid))}
+    return json.dumps({**model, "annotations": marks, "id": None}, sort_keys=True, indent=1) + "\n"
 
 
 def _without_none(value: Any) -> Any:
+    """Drops members without a value, except the lowest threshold, whose null is Grafana's minus infinity."""
     if isinstance(value, dict):
-        return {name: _without_none(item) for name, item in value.items() if item is not None}
+        is_threshold = {"color", "value"} == set(value)
+        return {name: _without_none(item) for name, item in value.items() if item is not None or is_threshold}
     return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 

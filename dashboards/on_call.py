@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from ammeter_server.ops.prometheus_rules import JUDGE_LAG_SECONDS
 from dashboards.board import Board
-from dashboards.panels import FULL_WIDTH, Chart, Figure, Listing, variable
+from dashboards.links import INCIDENT_COLUMNS, INCIDENT_LINKS
+from dashboards.panels import (
+    BAD_FROM_ZERO,
+    FULL_WIDTH,
+    WARN_FROM_ZERO,
+    Chart,
+    Distribution,
+    Figure,
+    Listing,
+)
 from dashboards.promql import (
     PROJECTS,
     RUN,
     RUNNING,
+    buckets,
     increase,
     named,
     of_projects,
@@ -40,38 +51,45 @@ TOP = (
         "Open or acknowledged incidents of severity page.",
         "none",
         [(or_none(f"count({open_incidents(PAGES)})"), "incidents")],
+        limits=BAD_FROM_ZERO,
     ),
     Figure(
         "Tickets",
         "Open or acknowledged incidents of severity ticket.",
         "none",
         [(or_none(f"count({open_incidents(TICKETS)})"), "incidents")],
+        limits=WARN_FROM_ZERO,
     ),
     Figure(
         "Runs with NaN or Inf",
         "Runs that had a gradient with NaN or Inf in the last five minutes.",
         "none",
         [(or_none(f"count({of_projects('time() - ammeter_last_nonfinite_timestamp_seconds < 300')})"), "runs")],
+        limits=BAD_FROM_ZERO,
     ),
     Figure(
         "Runs that failed",
         "Runs in the displayed time that ended by an exception or a signal, or without a final record.",
         "none",
         [(or_none(f"round(sum({increase('ammeter_fleet_runs_total', FAILED)}))"), "runs")],
+        limits=WARN_FROM_ZERO,
     ),
     Figure(
         "Silent ranks",
         "Ranks of running trainings without a report in the last 30 s.",
         "none",
         [(or_none(f"sum({of_projects(SILENT)})"), "ranks")],
+        limits=BAD_FROM_ZERO,
     ),
     Listing(
         "Open incidents",
-        "Findings of verdicts that are still open. The run's page on the collector has cause and fix.",
+        "Findings of verdicts that are still open, with links to the run's page, the runbook and the debug board.",
         "none",
-        "Open",
+        "",
         [(open_incidents_named(PROJECTS), "")],
+        INCIDENT_COLUMNS,
         width=FULL_WIDTH,
+        links=INCIDENT_LINKS,
     ),
 )
 
@@ -100,6 +118,7 @@ NUMERICS = (
         "none",
         [(named("ammeter_consecutive_skipped_steps"), RUN)],
         bars=True,
+        limits=((None, "green"), (5, "red")),
     ),
 )
 
@@ -118,9 +137,11 @@ RUNS = (
     ),
     Chart(
         "Since the last step",
-        "Time since the last step of each running training. A rising line is a stalled run.",
+        "Time since the last step of each running training. A rising line is a stalled run: a ticket after a "
+        "quarter of an hour, a page after an hour.",
         "s",
         [(named(while_running("time() - ammeter_run_last_step_timestamp_seconds")), RUN)],
+        limits=((None, "green"), (900, "orange"), (3600, "red")),
     ),
     Chart(
         "Ranks reporting",
@@ -151,6 +172,7 @@ DEVICES = (
         "celsius",
         [(f"max by (hostname) ({of_projects('ammeter_device_temperature_celsius')})", "{{hostname}}")],
         missing="no GPU readings",
+        limits=((None, "green"), (85, "red")),
     ),
     Chart(
         "Power",
@@ -167,6 +189,7 @@ COLLECTOR = (
         "Batches per second by HTTP status of the response. Shippers retry after 429 and 503; other 4xx are faults.",
         "reqps",
         [(f"sum by (code) ({rate('ammeter_collector_ingest_requests_total')})", "{{code}}")],
+        width=FULL_WIDTH,
     ),
     Chart(
         "Time to commit",
@@ -174,11 +197,18 @@ COLLECTOR = (
         "s",
         [(quantile("0.99", "ammeter_collector_ingest_duration_seconds", by=""), "p99")],
     ),
+    Distribution(
+        "Time to commit, distribution",
+        "Batches per second by the time from their last byte to their commit.",
+        "s",
+        [(buckets("ammeter_collector_ingest_duration_seconds"), "{{le}}")],
+    ),
     Chart(
         "Undelivered notifications",
         "Notifications to be delivered. Above 0 for minutes: a channel rejects them.",
         "none",
         [("max(ammeter_collector_outbox_pending)", "waiting")],
+        limits=((None, "green"), (1, "orange")),
     ),
     Chart(
         "Judging delay",
@@ -186,6 +216,7 @@ COLLECTOR = (
         "faults send no notifications.",
         "s",
         [("min(ammeter_collector_judge_lag_seconds)", "lag")],
+        limits=((None, "green"), (JUDGE_LAG_SECONDS, "red")),
     ),
     Chart(
         "Batches in the queue",
@@ -218,7 +249,7 @@ BOARD = Board(
     name="on-call",
     title="Ammeter / On call",
     description="Current faults and their places: incidents, NaN, Inf, failures, silent runs, the collector itself.",
-    variables=(variable("project", "Project", "label_values(ammeter_run_info, project)"),),
+    variables=(),
     rows=(
         ("", TOP),
         ("NaN, Inf and overflow", NUMERICS),
@@ -226,4 +257,5 @@ BOARD = Board(
         ("Devices", DEVICES),
         ("The collector", COLLECTOR),
     ),
+    folded=("Devices", "The collector"),
 )

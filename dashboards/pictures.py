@@ -1,90 +1,123 @@
-"""Renders board queries as pictures: python -m dashboards.pictures [SECONDS] writes docs/pictures/board-*.png
+"""Draws the boards with Grafana's components: python -m dashboards.pictures [SECONDS] writes docs/pictures/board-*.webp
 
-A real fleet trains for that time, a real Prometheus scrapes it, and a plain page draws each panel in its position. The
-page is not Grafana: colours, axes and legends are its own. For developers, on a machine with prometheus and chromium.
+A real fleet trains for that time and a real Prometheus scrapes it. A page in headless Chromium draws what the queries
+of each panel return, with the packages that Grafana itself consists of: dashboards/render has their versions and the
+page. For developers, on a machine with prometheus, chromium, node and npm.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dashboards import rendering
 from tests.e2e.fleet import Fleet, Recorded, fleet
-from tests.e2e.test_boards import BOARDS, filled
-from tests.parts import need
+from tests.e2e.queries import BOARDS, Pair, choices, chosen, panels_of, replaced
 
-ROOT = Path(__file__).parents[1]
-PLOT = ROOT / "server" / "ammeter_server" / "web" / "static" / "vendor" / "uplot"
-PICTURES = ROOT / "docs" / "pictures"
-PAGE = Path(__file__).parent / "pictures.html"
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
-UNIT, WIDTH, HEAD = 27, 1200, 44
-"""Pixels: height of a Grafana grid row, page width, height of the title."""
+BFLOAT16_STEPS = 1200
+"""After which that run ends, within two minutes."""
 
-MAX_GRID_ROWS = {"debug": 33, "on-call": 57}
-"""Number of grid rows drawn per board; the board continues below them."""
+STEP_SECONDS = 2
+"""Between two points of a line."""
 
 
 def main(seconds: int) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as place, fleet(Path(place)) as running:
         train(running)
         begin = time.time()
         time.sleep(seconds)
-        boards_with_data = {name: read(running, name, begin, time.time()) for name in BOARDS}
-    for name, board in boards_with_data.items():
-        draw(name, board)
+        pair = running.pairs[0]
+        given = {name: read(running, name, begin, time.time(), pair, pair[0]) for name in BOARDS}
+    rendering.install()
+    with rendering.renderer() as renderer:
+        for name, board in given.items():
+            renderer.draw(board, PICTURES / f"board-{name}.webp")
 
 
 def train(running: Fleet) -> None:
-    """Trains all kinds of runs at once, so that each panel has data throughout."""
-    base = running.train("float32", "float32")
-    half = running.train("float16", "float16", baseline="float32")
-    running.train("bfloat16", "bfloat16", baseline="float32")
+    """Trains all kinds of runs at once, so that each panel has data throughout; two of them end."""
     running.train("nan", "nan")
+    # Counters start at 0 in Prometheus: a run that ends before the first scrape of its project increases nothing.
+    running.until_scraped("vision")
+    base = running.train("float32", "float32")
+    assert base.run  # a baseline begins before the runs that are compared with it
+    running.train("bfloat16", "bfloat16", BFLOAT16_STEPS, baseline="float32", expected_hours="1")
+    half = running.train("float16", "float16", baseline="float32")
     running.train("raises", "raises", 100)
     running.recorded = Recorded(running.collector.url)
     running.pairs = [(half.run, base.run), running.recorded.pair]
 
 
-def read(running: Fleet, name: str, begin: float, end: float) -> dict[str, Any]:
-    """Returns the board with the results of its panels for the last minutes."""
+def read(running: Fleet, name: str, begin: float, end: float, pair: Pair, run: str = ".*") -> dict[str, Any]:
+    """Returns what the page draws: the board's panels, and what Prometheus answers to their queries.
+
+    Args:
+        running: The fleet.
+        name: Of the board.
+        begin: Of the displayed time.
+        end: Likewise.
+        pair: The runs chosen where two are compared.
+        run: The runs where several may be chosen.
+    """
     board = BOARDS[name]
-    panels = [
-        panel
-        for panel in board["panels"]
-        if panel["gridPos"]["y"] + panel["gridPos"]["h"] <= MAX_GRID_ROWS.get(name, 99)
-    ]
-    for panel in panels:
-        panel["found"] = []
-        for target in panel.get("targets", ()):
-            pairs = running.pairs if "vs_baseline" in target["expr"] else running.pairs[:1]
-            for query in sorted({filled(target["expr"], board, pair, f"{end - begin:.0f}s") for pair in pairs}):
-                course = panel["type"] == "timeseries"
-                series = running.prometheus.course(query, begin, end, 2) if course else running.prometheus.ask(query)
-                panel["found"] += [{**one, "legend": target.get("legendFormat", "")} for one in series]
-    return {"title": board["title"], "panels": panels, "begin": begin, "end": end}
+    values = chosen(board, pair, f"{end - begin:.0f}s", run)
+    answers = {
+        panel["id"]: {
+            target["refId"]: _asked(running, target, replaced(target["expr"], values), begin, end)
+            for target in panel["targets"]
+        }
+        for panel in panels_of(board)
+    }
+    return {
+        "title": board["title"],
+        "mode": "light",
+        "begin": begin,
+        "end": end,
+        "step": STEP_SECONDS,
+        "variables": list(_selected(running, board, values)),
+        "values": values,
+        "panels": unfolded(board),
+        "answers": answers,
+    }
 
 
-def draw(name: str, board: dict[str, Any]) -> None:
-    """Draws the picture with headless Chromium."""
-    plot = (PLOT / "uPlot.esm.js").read_text().rpartition("export {")[0]
-    words = {"STYLE": (PLOT / "uPlot.min.css").read_text(), "PLOT": plot, "BOARD": json.dumps(board)}
-    page = PAGE.read_text()
-    for word, text in words.items():
-        page = page.replace(f"/*{word}*/", text.replace("</", "<\\/"))
-    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "board.html").write_text(page)
-        command = [need("chromium"), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={place}/profile", f"--window-size={WIDTH},{rows * UNIT + HEAD}"]
-        command += [f"--screenshot={PICTURES / f'board-{name}.png'}", f"{place}/board.html"]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+def _selected(running: Fleet, board: Mapping[str, Any], values: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yields label and text of the variables that are above a board."""
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "datasource" or variable["hide"]:
+            continue
+        value = values[variable["name"]]
+        offered = choices(running.prometheus, variable, values) if variable["type"] == "query" else []
+        texts = {offer: text for text, offer in offered} | {".*": "All"}
+        yield {"label": variable["label"], "text": texts.get(value, value)}
+
+
+def _asked(running: Fleet, target: Mapping[str, Any], query: str, begin: float, end: float) -> list[Any]:
+    if target.get("instant"):
+        return running.prometheus.ask(query, end)
+    return running.prometheus.course(query, begin, end, STEP_SECONDS)
+
+
+def unfolded(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns rows and panels with their places when every row is open."""
+    placed: list[dict[str, Any]] = []
+    lower = 0
+    for panel in board["panels"]:
+        inside = panel.get("panels") or []
+        for one in (panel, *inside):
+            placed.append({**one, "gridPos": {**one["gridPos"], "y": one["gridPos"]["y"] + lower}})
+        if inside:
+            lower += max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in inside) - panel["gridPos"]["y"] - 1
+    return placed
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 180)
+    main(int(sys.argv[1]) if sys.argv[1:] else 300)

@@ -108,6 +108,16 @@ def quantile(share: str, histogram: str, labels: str = "", by: str = "run") -> s
     return f"histogram_quantile({share}, sum by ({inside}) ({rate(f'{histogram}_bucket', labels)}))"
 
 
+def buckets(histogram: str, labels: str = "") -> str:
+    """Returns the observations per second up to each limit, for a heatmap."""
+    return f"sum by (le) ({rate(f'{histogram}_bucket', labels)})"
+
+
+def buckets_of_projects(histogram: str, labels: str) -> str:
+    """Same as buckets() for the runs of the chosen projects."""
+    return f"sum by (le) ({of_projects(rate(f'{histogram}_bucket', labels))})"
+
+
 def median_and_p99(histogram: str, labels: str) -> list[tuple[str, str]]:
     """Returns the median and the 99th percentile of each run."""
     shares = (("0.5", "median"), ("0.99", "p99"))

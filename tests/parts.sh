@@ -10,8 +10,18 @@ ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgre
 command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || missing="$missing slurm-wlm"
 command -v munged >/dev/null || [ -x /usr/sbin/munged ] || missing="$missing munge"
 command -v unshare >/dev/null || missing="$missing util-linux"
+command -v npm >/dev/null || missing="$missing nodejs npm"
 for more in "$@"; do command -v "$more" >/dev/null || missing="$missing $more"; done
-[ -z "$missing" ] && exit 0
+# The packages with which Grafana draws, for the tests of the boards; once per lock file.
+grafana() {
+    lock=dashboards/render/package-lock.json
+    there=dashboards/render/node_modules/.package-lock.json
+    command -v npm >/dev/null && [ -f "$lock" ] && [ "$lock" -nt "$there" ] || return 0
+    echo "installing the packages of $lock ..."
+    npm ci --prefix dashboards/render --fetch-retries 1 --loglevel error >/dev/null && touch "$there" \
+        || echo "could not install them (their tests will be skipped)"
+}
+[ -z "$missing" ] && { grafana; exit 0; }
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing$missing ..."
     policy=/usr/sbin/policy-rc.d # Debian must not start the services it installs
@@ -24,4 +34,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 else
     echo "missing:$missing (their tests will be skipped)"
 fi
+grafana
 exit 0

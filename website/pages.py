@@ -25,7 +25,7 @@ SINGLE = {
 FOLDERS = (("docs", ""), ("alerts/runbooks", "runbooks/"), ("bench/results", "bench/results/"))
 """Folder -> the place of its documents and pictures in the site."""
 
-SUFFIXES = (".md", ".png", ".svg")
+SUFFIXES = (".md", ".png", ".svg", ".webp")
 
 
 def pages() -> dict[str, bytes]:

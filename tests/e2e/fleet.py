@@ -117,9 +117,9 @@ class Prometheus:
             command = [need("prometheus"), *words, f"--web.listen-address=127.0.0.1:{port}"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-    def ask(self, query: str) -> list[Any]:
-        """Returns the current result of a query; nothing while Prometheus starts."""
-        return self._asked("query", query=query)
+    def ask(self, query: str, moment: float | None = None) -> list[Any]:
+        """Returns the result of a query now or at a moment; nothing while Prometheus starts."""
+        return self._asked("query", query=query, **({} if moment is None else {"time": moment}))
 
     def course(self, query: str, begin: float, end: float, step: float) -> list[Any]:
         """Returns the results of a query at every step from begin to end."""
@@ -145,6 +145,7 @@ class Training:
     """A training process that runs until it is stopped or its steps are done."""
 
     def __init__(self, folder: Path, url: str, kind: str, name: str, steps: int, tags: Mapping[str, str]) -> None:
+        self.name = name
         self._log = folder / f"{name}.log"
         settings = {"AMMETER_DIR": str(folder / "runs"), "AMMETER_URL": url, "AMMETER_BUDGET": "0.05"}
         words = [sys.executable, "program.py", kind, name, str(steps), "0.02", json.dumps(tags)]
@@ -183,10 +184,16 @@ class Fleet:
     trainings: list[Training] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)
     recorded: Recorded | None = None
+    began: float = field(default_factory=time.time)
 
     def train(self, kind: str, name: str, steps: int = ENDLESS, **tags: str) -> Training:
         self.trainings.append(Training(self.folder, self.collector.url, kind, name, steps, tags))
         return self.trainings[-1]
+
+    def until_scraped(self, project: str) -> None:
+        """Waits until Prometheus has numbers of the project."""
+        query = f'ammeter_fleet_runs_total{{project="{project}"}}'
+        wait_for(lambda: self.prometheus.ask(query), "the project is scraped", self.collector.log, seconds=60)
 
     def stop(self) -> None:
         """Ends the trainings, and waits until their shippers have delivered everything."""
@@ -275,9 +282,7 @@ def busy(fleet: Fleet) -> None:
     """
     fleet.train("nan", "nan")
     # Counters start at 0 in Prometheus: a run that ends before the first scrape of its project increases nothing.
-    wait_for(
-        lambda: fleet.prometheus.ask('ammeter_fleet_runs_total{project="vision"}'), "the project is scraped", seconds=60
-    )
+    fleet.until_scraped("vision")
     base = fleet.train("float32", "float32", 150)
     assert base.run  # a baseline begins before the runs that are compared with it
     half = fleet.train("float16", "float16", baseline="float32")

@@ -1,30 +1,27 @@
-"""Every panel's query, run against a real Prometheus that scrapes real runs, finds something."""
+"""Every panel's query, run against a real Prometheus that scrapes real runs, finds something that Grafana draws."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
+from dashboards import pictures, rendering
+from tests.dashboards.packages import need_packages
 from tests.e2e.fleet import Fleet, busy, fleet
 from tests.e2e.processes import wait_for
+from tests.e2e.queries import BOARDS, choices, chosen, filled, panels_of
 
 pytestmark = pytest.mark.long
 
-BOARDS = {
-    file.stem: json.loads(file.read_text())
-    for file in (Path(__file__).parents[2] / "dashboards" / "boards").glob("*.json")
-}
 PANELS = [
     pytest.param(name, panel, id=f"{name}: {panel['title']}")
     for name, board in BOARDS.items()
-    for panel in board["panels"]
-    if panel["type"] != "row"
+    for panel in panels_of(board)
 ]
 
 
@@ -33,19 +30,6 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with fleet(tmp_path_factory.mktemp("fleet")) as started:
         busy(started)
         yield started
-
-
-def filled(query: str, board: dict[str, Any], pair: tuple[str, str], shown: str = "1h") -> str:
-    """The query as Grafana sends it. pair: the runs chosen where two are compared. shown: how long a time."""
-    values = {"__rate_interval": "10s", "__range": shown, "project": ".*", "run": ".*"}
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "textbox":
-            values[variable["name"]] = variable["query"]
-    if board["uid"] == "ammeter-compare":
-        values |= {"run": pair[0], "other": pair[1]}
-    for name, value in sorted(values.items(), key=lambda pair: -len(pair[0])):
-        query = query.replace(f"${name}", value)
-    return query
 
 
 @pytest.mark.parametrize(("name", "panel"), PANELS)
@@ -59,6 +43,62 @@ def test_every_panel_shows_something(there: Fleet, name: str, panel: dict[str, A
             return [value for value in values if math.isfinite(value)]
 
         wait_for(numbers, f"{target['expr']} finds something", seconds=90)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_incidents_are_marked_in_the_charts(there: Fleet, name: str) -> None:
+    page, ticket = BOARDS[name]["annotations"]["list"]
+    pair = (there.trainings[0].run, there.pairs[0][0])  # the run full of NaN, and one with a ticket
+    for mark, severity in ((page, "page"), (ticket, "ticket")):
+        query = filled(mark["expr"], BOARDS[name], pair)
+        found = wait_for(partial(there.prometheus.ask, query), f"{query} finds something", seconds=90)
+        assert {severity} == {series["metric"]["severity"] for series in found}
+        assert all(series["metric"]["verdict"] for series in found)
+
+
+def variable(name: str, board: str) -> dict[str, Any]:
+    (found,) = (one for one in BOARDS[board]["templating"]["list"] if one["name"] == name)
+    return dict(found)
+
+
+def test_runs_are_picked_by_their_names_the_newest_first(there: Fleet) -> None:
+    values = chosen(BOARDS["debug"], there.pairs[0])
+    offered = choices(there.prometheus, variable("run", "debug"), values)
+    by_run = {run: text for text, run in offered}
+    assert {f"{training.name} {training.run[:8]}" for training in there.trainings} <= set(by_run.values())
+    order = [run for _, run in offered]
+    begun = [there.trainings[0].run, there.pairs[0][1], there.pairs[0][0]]
+    assert begun == sorted(begun, key=order.index, reverse=True)
+
+
+def test_a_run_and_its_baseline_are_compared_by_default(there: Fleet) -> None:
+    values = chosen(BOARDS["compare"], there.pairs[0])
+    (_, first), *_ = choices(there.prometheus, variable("run", "compare"), values)
+    (_, second), *others = choices(there.prometheus, variable("other", "compare"), values | {"run": first})
+    baseline = there.pairs[0][1]
+    assert first in {training.run for training in there.trainings} - {baseline}
+    assert baseline == second
+    assert first not in [run for _, run in others]
+
+
+def test_links_lead_to_the_collector_that_is_scraped(there: Fleet) -> None:
+    assert [(there.collector.url,) * 2] == choices(there.prometheus, variable("collector", "on-call"), {})
+
+
+@pytest.fixture(scope="module")
+def grafana() -> Iterator[rendering.Renderer]:
+    need_packages()
+    with rendering.renderer() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_grafanas_components_draw_every_panel(there: Fleet, grafana: rendering.Renderer, name: str) -> None:
+    empty = {panel["title"]: panel["fieldConfig"]["defaults"]["noValue"] for panel in panels_of(BOARDS[name])}
+    end = time.time()
+    shown = [grafana.draw(pictures.read(there, name, there.began, end, pair)) for pair in there.pairs]
+    assert all(empty.keys() <= texts.keys() for texts in shown)
+    assert [] == [title for title, text in empty.items() if all(text in texts[title] for texts in shown)]
 
 
 @pytest.fixture
@@ -97,7 +137,7 @@ UP = ("Collector", "Since the last scrape", "Responding collector processes")
 def panels_with_numbers(there: Fleet) -> Iterator[tuple[str, str, list[float]]]:
     """(board, title, what is shown) of every panel that shows anything now."""
     for name, board in BOARDS.items():
-        for panel in (panel for panel in board["panels"] if panel["type"] != "row"):
+        for panel in panels_of(board):
             for target in panel["targets"]:
                 queries = {filled(target["expr"], board, pair) for pair in there.pairs}
                 found = [series for query in queries for series in there.prometheus.ask(query)]

@@ -7,7 +7,7 @@ from itertools import chain
 
 import torch
 
-from ammeter.probes.origin.floats import Numbers, measured
+from ammeter.probes.origin.floats import Numbers, is_readable, measured
 from ammeter.probes.origin.graph import operators, trial
 from ammeter.probes.origin.graph.nodes import Node, again
 from ammeter.probes.origin.graph.place import SELECTING
@@ -66,7 +66,7 @@ class Outputs:
         node = self._nodes[at]
         found = self._saved(at) if trial.lacks_summand(node) else self.tensor(at)
         if found is not None or not depth or trial.lacks_summand(node):
-            return found
+            return found if found is not None and is_readable(found) else None
         inputs = [self.deduced(behind, depth - 1) if behind >= 0 else None for behind in node.inputs]
         first = inputs[0] if inputs else None
         if node.kind in _RESHAPING and first is not None:

@@ -115,11 +115,13 @@ NONFINITE_INPUT = Fault(
 )
 
 _FIRST = "next(iter($model.parameters()))"
+_LAST = "list($model.parameters())[-1]"
 
 NONFINITE_WEIGHTS = Fault(
     accepted=("nonfinite-weights",),
     spellings={
         "write": Spelling({"after_step": f'{_FIRST}.data.view(-1)[3] = float("nan")'}),
+        "last": Spelling({"after_step": f'{_LAST}.data.view(-1)[0] = float("nan")'}),  # mostly a bias
         "normalise": Spelling(
             {"after_step": f"with torch.no_grad():\n    {_FIRST}.div_({_FIRST}.sub({_FIRST}).norm())"},
             {"after_step": ""},

@@ -71,12 +71,23 @@ export function dollars(amount) {
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
+// Times are local, and carry their zone.
 export function clock(when) {
+  return when ? new Date(when).toLocaleTimeString("en-GB", { timeZoneName: "short" }) : "–";
+}
+
+export function clockWithoutZone(when) {
   return when ? new Date(when).toLocaleTimeString("en-GB") : "–";
 }
 
+const MOMENT = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
+
 export function moment(when) {
-  return when ? new Date(when).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–";
+  return when ? new Date(when).toLocaleString("en-GB", MOMENT) : "–";
+}
+
+export function zone() {
+  return new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(new Date()).find(({ type }) => type === "timeZoneName").value;
 }
 
 export function plural(count, one, many = one + "s") {

@@ -35,9 +35,10 @@ def title(state: State) -> str:
         return f"The loss{which} exploded at step {state.opened.first} and stays {stays} its initial value"
     if math.isnan(state.peak):
         return f"A step replaced the weights, and the loss{which} is {wording.number(state.loss)}"
+    before, peak = wording.figure(state.before), wording.figure(state.peak)
     if state.peak < 0:
-        return f"The loss{which} falls from {state.before:.3g} to {state.peak:.3g}, far below its level"
-    return f"The loss{which} rises from {state.before:.3g} to {state.peak:.3g}, far above its level"
+        return f"The loss{which} falls from {before} to {peak}, far below its level"
+    return f"The loss{which} rises from {before} to {peak}, far above its level"
 
 
 def cause(state: State) -> str:
@@ -94,7 +95,8 @@ def _steps(state: State) -> str:
 def _norms(state: State) -> str:
     if math.isnan(state.norm) or math.isnan(state.norm_before):
         return ""
-    return f" The gradient norm reached {state.norm:.3g}; in earlier readings it was at most {state.norm_before:.3g}."
+    norm, before = wording.figure(state.norm), wording.figure(state.norm_before)
+    return f" The gradient norm reached {norm}; in earlier readings it was at most {before}."
 
 
 def _rate(state: State) -> str:

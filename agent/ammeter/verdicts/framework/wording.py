@@ -15,6 +15,11 @@ def scale(value: float) -> str:
     return f"{value:g}"
 
 
+def figure(value: float) -> str:
+    """Returns three significant digits, such as '0.0123' and '1060': an exponent only from a million on."""
+    return f"{float(f'{value:.3g}'):.0f}" if 1000 <= abs(value) < 999_500 else f"{value:.3g}"
+
+
 def sentence(text: str) -> str:
     """Capitalizes the first letter."""
     return text[:1].upper() + text[1:]

@@ -20,7 +20,7 @@ def title(state: State) -> str:
     if state.several:
         return f"{state.lost_steps} steps were skipped in a run with several scalers"
     if not state.constant:
-        return f"Loss scale collapsed from {state.from_scale:.6g} to {state.lowest:.3g}"
+        return f"Loss scale collapsed from {state.from_scale:.6g} to {wording.figure(state.lowest)}"
     if state.applied_between:
         steps = f"{state.lost_steps} of {state.lost_steps + state.applied_between} steps"
         return f"{steps} were skipped at a loss scale of {state.to_scale:.6g}"

@@ -101,10 +101,9 @@ def _fix(data: dict[str, Any]) -> str:
             " autocast; inside of the checkpointed function, do not choose autocast by a flag or by the grad mode."
         )
     return (
-        f"Enter the autocast of the forward pass around the recomputation{_at(data)}: store"
-        " torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) in forward(), and use"
-        " with torch.autocast(device_type, dtype=dtype, enabled=enabled): in backward(). Or use"
-        " torch.utils.checkpoint.checkpoint(), which restores both."
+        f"Enter the autocast of the forward pass around the recomputation{_at(data)}, or use"
+        " torch.utils.checkpoint.checkpoint(), which does so. By hand: keep torch.is_autocast_enabled(device_type) and"
+        " torch.get_autocast_dtype(device_type) in forward(), and pass both to torch.autocast() in backward()."
     )
 
 

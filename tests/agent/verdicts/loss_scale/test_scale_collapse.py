@@ -192,7 +192,7 @@ def test_steps_that_were_applied_during_a_collapse_are_told(held: bool, applied_
 
 def test_a_collapse_that_the_program_interrupts_by_a_higher_scale_names_the_lowest_one() -> None:
     stream = collapse(warm(40), 6).good(1024.0).bad(65536.0, first=3, last=3)
-    assert "Loss scale collapsed from 65536 to 2.05e+03" == found(stream).title
+    assert "Loss scale collapsed from 65536 to 2050" == found(stream).title
     assert "so the loss scale fell from 65536 (2^16) to 2048 (2^11)" in found(stream).cause
 
 

@@ -12,7 +12,7 @@ import pytest
 from selenium import webdriver
 
 from ammeter_server.config import prices
-from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
+from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, press_until, seen_as, show, text
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 HOSTILE = '<img src=x onerror="window.broken=1"> \u202egnp'
@@ -49,7 +49,8 @@ def test_a_card_says_what_is_safe_what_it_costs_and_how_to_resume(
     stream = broken(client)
     other = broken_run(client, name="twin")
     show(browser, client, f"/runs/{stream.run}")
-    card = appears(browser, "#incidents article", "Last good checkpoint")
+    appears(browser, "#incidents article", "Last good checkpoint")
+    card = press_until(browser, "#incidents .proof summary", "#incidents article", "bad steps")
     assert "Grafana board" in text(browser, "#head .facts")
     for words in (
         "weights safe",

@@ -15,6 +15,9 @@ from ammeter_server.db import Row, Store
 POISONED = "nonfinite-weights"
 """The verdict that finds NaN or Inf in weights or in the optimizer's state."""
 
+DAMAGING = frozenset({"diverged", "ranks-disagree"})
+"""Verdicts about weights that the fault has led astray, though they are finite."""
+
 MAX_STEPS = 20_000
 """Steps of a fault that are checked one by one, some milliseconds of reading."""
 
@@ -28,11 +31,12 @@ class Weights:
     Attributes:
         state: `poisoned`: NaN or Inf were read in weights or optimizer state. `safe`: since the fault began, every
             applied step had a finite loss and finite gradients. `finite`: the last reading, of all weights or a part,
-            was finite. `unknown`: nothing was read since the fault began.
+            was finite. `damaged`: they are finite, but the fault led them astray. `unknown`:
+            nothing was read since the fault began.
         step: The step of the attempt of the last finding or reading.
     """
 
-    state: Literal["poisoned", "safe", "finite", "unknown"]
+    state: Literal["poisoned", "safe", "finite", "damaged", "unknown"]
     step: int | None = None
 
 
@@ -56,12 +60,18 @@ def read(store: Store, incident: Row[Any], stream: str) -> Weights:
     query = CurveQuery(COLUMNS, 4 * MAX_STEPS, incident.first_step)
     curves = reader.read(store, incident.run, stream, query)
     if _is_safe(curves):
-        return Weights("safe", int(curves["applied"].steps[-1]))
+        is_damaged = incident.verdict in DAMAGING
+        return Weights("damaged" if is_damaged else "safe", int(curves["applied"].steps[-1]))
     readings = curves.get("weights_nonfinite")
     if readings is None or not len(readings.values):
         return Weights("unknown")
-    state: Literal["finite", "poisoned"] = "finite" if readings.values[-1] == 0 else "poisoned"
-    return Weights(state, int(readings.steps[-1]))
+    return Weights(_state(incident, readings.values[-1]), int(readings.steps[-1]))
+
+
+def _state(incident: Row[Any], nonfinite: float) -> Literal["finite", "damaged", "poisoned"]:
+    if nonfinite != 0:
+        return "poisoned"
+    return "damaged" if incident.verdict in DAMAGING else "finite"
 
 
 def _is_safe(curves: Mapping[str, Curve]) -> bool:

@@ -10,6 +10,7 @@ const known = new Map();
 
 const WEIGHTS = {
   poisoned: ["bad", "weights poisoned", "NaN or Inf were read in the weights or in the optimizer's state"],
+  damaged: ["bad", "weights damaged", "They are finite, but the fault led them astray: return to those from before it"],
   safe: ["good", "weights safe", "Since the fault began, every applied step had a finite loss and finite gradients"],
   finite: ["", "weights finite when last read", "The last reading, of all weights or a part of them, was finite. Later steps may have changed that"],
   unknown: ["", "weights not read", "No weights have been read since the fault began"],
@@ -22,7 +23,7 @@ const RELATED = {
   driver: "the same driver",
 };
 
-// Fills the places of a card: chip, facts, reach and notified.
+// Fills the places of a card: chip, facts, checkpoint, reach and notified.
 export function showHandling(incident, places) {
   const path = `/incidents/${encodeURIComponent(incident.id)}`;
   const old = known.get(incident.id);
@@ -50,7 +51,8 @@ function whenVisible(element, act) {
 
 function fill(places, [context, reach, deliveries]) {
   showWeights(places.chip, context.weights);
-  replace(places.facts, facts(context), checkpoint(context));
+  replace(places.facts, facts(context));
+  replace(places.checkpoint, checkpoint(context));
   replace(places.reach, make("h3", {}, "Other runs since then"), related(reach));
   replace(places.notified, make("h3", {}, "Notified, in order"), notified(deliveries.items));
 }

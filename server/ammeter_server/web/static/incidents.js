@@ -19,8 +19,8 @@ export function showIncidents(place, run, incidents, actions) {
   const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
   updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, actions)));
   before.hidden = closed.length === 0;
-  if (run.state !== "running" && !before.hidden && !open.length && !before.openedOnce) before.open = before.openedOnce = true;
-  before.firstChild.textContent = plural(closed.length, "closed incident");
+  if ((run.state !== "running" || closed.length <= FEW) && !before.hidden && !open.length && !before.openedOnce) before.open = before.openedOnce = true;
+  before.firstChild.textContent = closed.length ? summary(closed) : "";
   updateChildren(before.lastChild, closed, (item) => item.id, (item) => card(item, actions));
   const unjudged = run.not_judged ?? [];
   updateChildren(unclear, unjudged.length ? [unjudged] : [], () => "unjudged", notJudged);
@@ -34,6 +34,8 @@ function notJudged(verdicts) {
   return make("details", { class: "note unjudged" }, make("summary", {}, `${plural(verdicts.length, "verdict")} not judged: ${why}`),
     make("ul", {}, reasons.map((reason) => make("li", {}, `${REASONS[reason] ?? reason}: ${named(reason)}`))));
 }
+
+const FEW = 3; // closed incidents that are shown at once
 
 const REASONS = {
   "run-too-short": "The run is too short so far",
@@ -49,22 +51,30 @@ function calm(run, closed) {
   return make("p", { class: "calm" }, `The run has ended. It has ${plural(closed, "closed incident")}:`);
 }
 
+// What happened shows without unfolding it.
+function summary(closed) {
+  const { title, verdict, first_step, step_offset, closed_reason } = closed.reduce((a, b) => (b.opened > a.opened ? b : a));
+  return `${plural(closed.length, "closed incident")}${closed.length > 1 ? ", the newest" : ""}: ${title || verdict}${/ at step | since step /.test(title) ? "" : `, at step ${integer(first_step + step_offset)}`} (${closed_reason})`;
+}
+
 function card(incident, actions) {
   const { severity, state } = incident;
-  const places = { chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), reach: make("section", {}), notified: make("section", {}) };
+  const places = { chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), checkpoint: make("div", { class: "saved" }), reach: make("section", {}), notified: make("section", {}) };
   const drawn = drawEvidence(incident.evidence);
   const article = make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},
       make("span", { class: "severity" }, severity),
       make("h2", {}, incident.title || incident.verdict), places.chip,
       make("span", { class: "buttons" }, buttons(incident, actions.changed))),
-    make("p", { class: "cause" }, incident.cause),
-    make("p", { class: "fix" }, make("strong", {}, "Fix"), incident.fix),
-    incident.step_offset ? make("p", { class: "quiet" }, `Steps in these texts and in the evidence count from the start of this attempt, which is step ${integer(incident.step_offset)} of the run.`) : null,
-    spot(incident, actions.zoom),
-    places.facts,
+    make("div", { class: "first" },
+      make("div", { class: "what" },
+        make("p", { class: "cause" }, incident.cause),
+        make("p", { class: "fix" }, make("strong", {}, "Fix"), incident.fix),
+        incident.step_offset ? make("p", { class: "quiet" }, `Steps in these texts and in the evidence count from the start of this attempt, which is step ${integer(incident.step_offset)} of the run.`) : null),
+      make("div", { class: "where" }, spot(incident, actions), places.facts)),
+    places.checkpoint,
     make("div", { class: "beside" }, places.reach, places.notified),
-    drawn ? make("details", { open: state !== "closed" }, make("summary", {}, "Evidence"), drawn) : null,
+    drawn ? make("details", { class: "proof" }, make("summary", {}, "Evidence"), drawn) : null,
     make("footer", {},
       consequences(incident),
       make("a", { href: incident.runbook }, "Runbook"),
@@ -83,16 +93,18 @@ function stateText({ state, closed_reason, acknowledged }) {
   return acknowledged ? "acknowledged · opened" : "opened";
 }
 
-function spot(incident, zoom) {
+// A fact that another one says already is left out.
+function spot(incident, { zoom, isAlone }) {
+  const repeats = { "detected at step": incident.first_step, "last seen at step": incident.first_step };
   const facts = [
     ["first step", make("button", { class: "link", title: "Show this step in the charts", onclick: () => zoom(incident.first_step + incident.step_offset) }, integer(incident.first_step + incident.step_offset))],
     ["detected at step", integer(incident.opened_step + incident.step_offset)],
     ["last seen at step", integer(incident.last_step + incident.step_offset)],
     ["tensor", incident.tensor],
-    ["module", incident.module],
+    ["module", incident.tensor?.startsWith(`${incident.module}.`) ? null : incident.module],
     ["line", incident.caller],
-    ["rank", incident.rank],
-  ].filter(([name, value], index) => value !== null && value !== undefined && value !== "" && !(index === 1 && incident.opened_step === incident.first_step));
+    ["rank", isAlone ? null : incident.rank],
+  ].filter(([name, value]) => value !== null && value !== undefined && value !== "" && value !== integer((repeats[name] ?? NaN) + incident.step_offset));
   return make("dl", { class: "spot" }, facts.map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", { class: ["tensor", "module", "line"].includes(name) ? "code" : "" }, value instanceof Element ? value : make("bdi", {}, String(value))))));
 }

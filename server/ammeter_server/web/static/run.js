@@ -63,7 +63,7 @@ async function changed(changes) {
   run = changes.run ?? run;
   incidents = changes.incidents ?? incidents;
   showHead(document.getElementById("head"), run, incidents);
-  showIncidents(document.getElementById("incidents"), run, incidents, { changed: load, zoom: (step) => charts.around(step) });
+  showIncidents(document.getElementById("incidents"), run, incidents, { changed: load, zoom: (step) => charts.around(step), isAlone: run.world_size === 1 });
   const now = JSON.stringify([run.last_step, run.last_step_time, run.counters, run.state]);
   if (changes.events?.some(({ name, step, step_offset }) => name === "values.logged" && step + step_offset <= charts.reached)) charts.logLate();
   charts.mark(incidents);

@@ -92,6 +92,15 @@ def test_the_context_names_owner_place_cost_and_the_last_good_checkpoint(client:
     )
 
 
+def test_finite_weights_of_a_run_that_diverged_are_damaged(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 90 * STEP)
+    train(stream, 0, 40)
+    for step in range(41, 60):
+        stream.tell(step, {"loss": 5000.0, "grad_norm": 900.0, "scale": 65536.0, "applied": 1.0, "skipped": 0.0})
+    stream.send()
+    assert "damaged" == context_of(client, incident(client, stream, "diverged"))["weights"]["state"]
+
+
 def test_a_run_that_has_ended_burns_nothing(client: httpx.Client) -> None:
     stream = broken(client)
     stream.bye(49)

@@ -1,0 +1,179 @@
+"""Takes the first screen of a run's page for each verdict: python -m website.first_screens [ID ...]
+
+Trains the reference program with the verdict's fault, sends what it recorded to a real collector, as if the run still
+trained, and takes what a person sees first: on a desktop and on a phone, light and dark. Pictures are in
+build/first-screens, where recorded runs are kept for the next time. To look at
+them: does each say what is wrong, whether the weights are safe, where it is, and what to do?
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
+import httpx
+import msgspec
+from selenium import webdriver
+
+from ammeter import journal
+from ammeter.journal.find import find_runs
+from ammeter.shipper.http import Collector
+from ammeter.shipper.packing import build_payload
+from ammeter.wire.frames import Batch, Bye, Event, Frame, Hello, Schema, Steps
+from bench.zoo.plan import Case
+from bench.zoo.runner import CLOCK_ADVANCE_NS, NEVER_ENDS, WatchedTraining, load_texts, run_stalled
+from tests.server.browsing import chromium, seen_as, show
+from tests.server.feeding import serving, wait_until
+from website.pages import ROOT
+from website.pictures.training import cases
+
+HEARTBEAT_SECONDS = 3.0
+OUT = ROOT / "build" / "first-screens"
+SIZES = {"desktop": (1400, 900), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+DIED = "run-lost"
+"""The verdict whose run has no end of its own: its journal is sent as it is."""
+
+PATIENCE_SECONDS = 8.0
+"""How long the collector may take for an incident, before the run's end is sent, and after it."""
+
+
+def main(verdicts: Sequence[str]) -> int:
+    """Returns the number of verdicts whose run has no incident of their name."""
+    missed = 0
+    chosen = {name: case for name, case in cases().items() if not verdicts or name in verdicts}
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name, case in chosen.items():
+        record(case, OUT / "journals" / name)
+    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as client, chromium() as browser:
+        runs = {name: deliver(client, OUT / "journals" / name, name) for name in chosen}
+        threading.Thread(target=keep_alive, args=(client, runs), daemon=True).start()
+        for name, run in runs.items():
+            found = incident(client, run.name, name)
+            if not found:
+                send(client, run, name)
+                found = incident(client, run.name, name)
+            if not found:
+                missed += 1
+                print(f"{name}: the collector has no such incident", file=sys.stderr)
+            below = take(browser, client, run.name, name)
+            print(f"{name}: {found}{below}", flush=True)
+    return missed
+
+
+def record(case: Case, folder: Path) -> None:
+    """Trains, unless it has been done before."""
+    if (folder / "done").exists():
+        return
+    load_texts()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)  # a fault lets everybody read its checkpoint
+    watched = WatchedTraining(case, folder / "watched")
+    if case.what == NEVER_ENDS:
+        run_stalled(watched)
+    else:
+        watched.train()
+    (folder / "done").write_text(watched.baseline or "")
+
+
+def deliver(client: httpx.Client, folder: Path, name: str) -> Path:
+    """Sends the baseline, if there is one, and the run without its end."""
+    baseline = (folder / "done").read_text()
+    if baseline:
+        send(client, Path(baseline), name)
+    run = find_runs(folder / "watched" / "journal")[0]
+    send(client, run, name, is_ended=name == DIED)
+    return run
+
+
+def send(client: httpx.Client, run: Path, project: str, *, is_ended: bool = True) -> None:
+    """Sends all streams of a run, from where the collector has them."""
+    collector = Collector(str(client.base_url).rstrip("/"), None, lambda *_: None)
+    for stream in journal.streams(run):
+        whole = [entry for entry in journal.read(stream) if is_ended or not isinstance(entry.frame, Bye)]
+        entries = [replace(entry, frame=_in(project, entry.frame)) for entry in whole]
+        begin = collector.send(run.name, stream.name, 0, entries[0].begin, Batch()).offset or 0
+        made = build_payload([entry for entry in entries if entry.begin >= begin], _schema(entries))
+        answer = collector.send(run.name, stream.name, begin, entries[-1].end, Batch(made.items, made.gaps))
+        assert answer.status == 200, answer
+
+
+def _in(project: str, frame: Frame) -> Frame:
+    """A project for each verdict, whose baseline is that of no other run. A run stalls only after some minutes."""
+    if project == NEVER_ENDS and isinstance(frame, Steps | Event):
+        return msgspec.structs.replace(frame, time=frame.time - CLOCK_ADVANCE_NS)
+    if not isinstance(frame, Hello):
+        return frame
+    return msgspec.structs.replace(frame, project=project, tags={**frame.tags, "baseline": "baseline"})
+
+
+def _schema(entries: Sequence[journal.Entry]) -> Schema | None:
+    return next((entry.frame.schema for entry in entries if isinstance(entry.frame, Hello)), None)
+
+
+def keep_alive(client: httpx.Client, runs: Mapping[str, Path]) -> None:
+    """Sends what a shipper sends while nothing is new, or the runs would be lost soon."""
+    collector = Collector(str(client.base_url).rstrip("/"), None, lambda *_: None)
+    while True:
+        for name, run in runs.items():
+            for stream in journal.streams(run) if name != DIED else ():
+                end = collector.send(run.name, stream.name, 0, 0, Batch()).offset or 0
+                collector.send(run.name, stream.name, end, end, Batch())
+        time.sleep(HEARTBEAT_SECONDS)
+
+
+def incident(client: httpx.Client, run: str, verdict: str) -> str:
+    """Returns the title of the run's incident with this verdict, once there is one, or ""."""
+
+    def look() -> str:
+        items = client.get(f"/api/v1/runs/{run}/incidents").json().get("items", [])
+        return next((str(item["title"]) for item in items if item["verdict"] == verdict), "")
+
+    try:
+        return str(wait_until(look, PATIENCE_SECONDS))
+    except AssertionError:
+        return ""
+
+
+def take(browser: webdriver.Chrome, client: httpx.Client, run: str, name: str) -> str:
+    """Takes the first screen in each size and scheme. Returns what lies below it."""
+    show(browser, client, f"/runs/{run}")
+    with suppress(AssertionError):
+        wait_until(lambda: browser.execute_script(READY), PATIENCE_SECONDS)
+    below = ""
+    for size, (width, height) in SIZES.items():
+        for scheme in SCHEMES:
+            with seen_as(browser, scheme, width, height):
+                browser.execute_async_script(PAINTED)
+                browser.save_screenshot(str(OUT / f"{name}-{size}-{scheme}.png"))
+                hidden = browser.execute_script(BELOW, PARTS)
+        below += f"; below on a {size}: {', '.join(hidden)}" if hidden else ""
+    return below
+
+
+PARTS = {"cause": ".cause", "fix": ".fix", "weights": ".chip", "place": ".spot", "health": "#health .strip-row"}
+"""The parts of the page that should be seen at once; on a phone, health may follow them."""
+
+BELOW = """
+const isShown = (element) => element && element.getBoundingClientRect().bottom <= innerHeight;
+return Object.entries(arguments[0]).filter(([, part]) => !isShown(document.querySelector(part))).map(([name]) => name);
+"""
+
+PAINTED = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50)));"
+
+READY = """
+const facts = document.querySelector("#incidents .handling");
+const isDone = !document.querySelector("#run[aria-busy]") && document.querySelector("#health .strip-row");
+return isDone && (!facts || facts.childElementCount > 0);
+"""
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -26,6 +27,21 @@ def size_and_exposure(path: str) -> dict[str, Any]:
     except OSError:
         size, access = None, UNKNOWN_EXPOSURE
     return {"bytes": size, "mode": access.mode, "exposed": access.abilities, "by": access.by}
+
+
+def moved(path: str, inode: int) -> str:
+    """Returns where a file is now: at its path, or under another name in its folder, as after os.replace().
+
+    A path is returned as it is if its file is in neither place.
+    """
+    if os.path.exists(path):
+        return path
+    try:
+        with os.scandir(os.path.dirname(path)) as entries:
+            first = itertools.islice(entries, MAX_FILES)
+            return next((entry.path for entry in first if entry.inode() == inode and entry.is_file()), path)
+    except OSError:
+        return path
 
 
 def _files(path: str) -> list[str]:

@@ -207,6 +207,8 @@ class Checkpoint:
             self._unwritten.add_buffer(data)
         elif data["bytes"] is None:
             self._unwritten.add_file(data)
+        else:
+            self._unwritten.add_written(data)
         if path or threading.get_ident() == self._thread:
             self._emit("checkpoint.saved", data)
 

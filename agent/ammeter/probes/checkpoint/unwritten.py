@@ -6,12 +6,14 @@ thread opens next through fsspec, and the file is examined after the step.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ammeter.probes.checkpoint.files import size_and_exposure
+from ammeter.probes.checkpoint.files import moved, size_and_exposure
 
 MAX_BUFFER_STEPS = 64
 """Steps that a buffer of another thread may wait for its file."""
@@ -43,6 +45,7 @@ class UnwrittenCheckpoints:
         self._queue = queue
         self._buffers: dict[int, _Buffer] = {}
         self._files: deque[Data] = deque()
+        self._written: deque[tuple[Data, int]] = deque()
         self._training_thread = threading.get_ident()
 
     def add_buffer(self, data: Data) -> None:
@@ -54,6 +57,11 @@ class UnwrittenCheckpoints:
     def add_file(self, data: Data) -> None:
         """Stores a checkpoint with a path, whose file does not exist yet."""
         self._files.append(data)
+
+    def add_written(self, data: Data) -> None:
+        """Stores a checkpoint whose file exists: the program may move it to its place within the step."""
+        with suppress(OSError):
+            self._written.append((data, os.stat(data["path"]).st_ino))
 
     def has_buffer(self) -> bool:
         return threading.get_ident() in self._buffers
@@ -76,6 +84,9 @@ class UnwrittenCheckpoints:
         while self._files:
             data = self._files.popleft()
             data.update(size_and_exposure(data["path"]))
+        while self._written:
+            data, inode = self._written.popleft()
+            data["path"] = moved(data["path"], inode)
         for thread, buffer in list(self._buffers.items()):
             buffer.steps += 1
             if thread == self._training_thread or buffer.steps > MAX_BUFFER_STEPS:

@@ -23,6 +23,23 @@ def test_a_buffer_has_no_path(program: Program) -> None:
     assert ("", None, "", []) == tuple(only.data[name] for name in ("path", "bytes", "mode", "exposed"))
 
 
+def test_a_file_that_replaces_another_has_the_name_of_its_place(program: Program, tmp_path: Path) -> None:
+    written, place = tmp_path / ".run.pt.tmp", tmp_path / "run.pt"
+    torch.save(program.state(), written)
+    written.replace(place)
+    program.step()
+    assert [str(place)] == [event.data["path"] for event in program.told()]
+
+
+def test_a_file_that_is_moved_elsewhere_keeps_its_name(program: Program, tmp_path: Path) -> None:
+    written, place = tmp_path / "run.pt", tmp_path / "kept" / "run.pt"
+    place.parent.mkdir()
+    torch.save(program.state(), written)
+    written.replace(place)
+    program.step()
+    assert [str(written)] == [event.data["path"] for event in program.told()]
+
+
 def _atomically(state: Any, path: str) -> None:
     """As Lightning writes: into a buffer, and that within a transaction, which moves the file into its place."""
     buffer = io.BytesIO()

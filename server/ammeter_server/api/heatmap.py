@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import frames
 from ammeter.wire.columns import Floats, Ints
+from ammeter.wire.frames import Tensor
 from ammeter_server.api.runs import require_run
 from ammeter_server.api.tensors import newest_life
 from ammeter_server.context import AppContext, ContextDep
@@ -20,7 +21,8 @@ from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk
 from ammeter_server.curves.derived import ALL_POINTS
 from ammeter_server.curves.float_json import between_brackets
-from ammeter_server.curves.heatmap import HEADROOM, filled, headroom_of, joined, ranges_of
+from ammeter_server.curves.heatmap import HEADROOM, headroom_of, joined, ranges_of
+from ammeter_server.curves.layer_map import MAX_UNPACKED_VALUES, NEVER, Cells, LifeStat, aligned
 from ammeter_server.curves.reader import chunks_of
 from ammeter_server.curves.run_axis import ALONE, StepAxis, chunks_on_axis, within
 from ammeter_server.db.queries.steps import sources as step_sources
@@ -31,9 +33,6 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.http.query_params import First, Last
 
 router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
-
-TENSORS_PER_READ, VALUES_PER_READ = 32, 2**20
-"""Number of tensors that one query reads at least, and of values that it reads if they are few steps."""
 
 FLOAT32 = "application/vnd.ammeter.matrix"
 
@@ -97,16 +96,17 @@ def read_matrix(
 ) -> Response:
     """One row per tensor of the rank's newest attempt that has the stat.
 
-    Each cell is a range of steps. It has the highest value of the range (or the lowest, with `show`), or the first
-    non-finite value if there is one, and its step. `headroom` is that of the largest gradient of the range: powers of
-    two from it, multiplied by the loss scale of its step, to the largest number of float16. All pages have the steps of
-    the first page. Steps continue over the attempts of the run, each of which fills its own range; with `axis=life`
-    they are those of the newest attempt alone.
+    Each cell is a range of steps. A cell has the highest value of the range (or the lowest, with `show`), or the first
+    non-finite value if there is one, and its step. The ranges of a long run differ a little in length, and may be fewer
+    than `cells`. `headroom` is that of the largest gradient of the range: powers of two from it, multiplied by the loss
+    scale of its step, to the largest number of float16. All pages have the steps of the first page. Steps continue over
+    the attempts of the run, each of which fills its own range; with `axis=life` they are those of the newest attempt
+    alone.
     """
     if stat not in (HEADROOM, *frames.STATS):
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join((*frames.STATS, HEADROOM))}")
     measured = "grad.absmax" if stat == HEADROOM else stat
-    after = key_of(page_token, (int, int, int))
+    after = key_of(page_token, (int, int, int, int))
     with context.store.reading() as connection:
         require_run(connection, run)
         sources = step_sources.streams_with_steps(connection, run, None if rank is None else [rank])
@@ -120,14 +120,19 @@ def read_matrix(
     if tag.known:
         return tag.unchanged()
     tensors = schema.tensors if schema and measured in schema.stats else ()
-    begin, first, last = (int(part) for part in after) if after else (0, *_span(placed, first, last))
+    begin, first, last, summarized_to = (
+        (int(part) for part in after) if after else (0, *_span(placed, first, last), NEVER)
+    )
     shown = tensors[begin : begin + page_size] if first <= last else ()
-    edges = ranges_of(first, last, cells) if shown else np.zeros(0, np.int64)
-    lowest = show == "lowest" and stat != HEADROOM
-    values = list(_rows(context, run, placed, [f"{measured}:{tensor.name}" for tensor in shown], edges, lowest))
+    edges, values = np.zeros(0, np.int64), list[Row]()
+    if shown:
+        lives_read = list(_lives(context, run, placed, measured, (first, last)))
+        summarized_to = _summaries(lives_read, summarized_to)
+        edges = aligned(ranges_of(first, last, cells), [part for life in lives_read for part in life.buckets()])
+        values = _rows(lives_read, shown, edges, show == "lowest" and stat != HEADROOM)
     if stat == HEADROOM and values:
         scale = joined([chunk for life in placed for chunk in _scale(context, run, life, edges)])
-        values = [headroom_of(cells, *scale) for cells in values]
+        values = [headroom_of(row, *scale) for row in values]
     more = begin + page_size < len(tensors) and shown
     header = {
         "stat": stat,
@@ -135,7 +140,7 @@ def read_matrix(
         "stream": source.id if source else None,
         "steps": edges.tolist(),
         "items": [{"name": tensor.name, "numel": tensor.numel} for tensor in shown],
-        "next_page_token": token(begin + page_size, first, last) if more else None,
+        "next_page_token": token(begin + page_size, first, last, summarized_to) if more else None,
     }
     return tag.on(_as_arrays(header, values, edges) if format == "float32" else _as_json(header, values))
 
@@ -172,31 +177,42 @@ def _span(lives: Sequence[Placed], first: int | None, to: int | None) -> tuple[i
     return max(begin, first or 0), end if to is None else min(end, to)
 
 
-Cells = tuple[Floats, Ints]
+Row = tuple[Floats, Ints]
 """The values of a tensor's ranges, and the steps of these values."""
 
 
-def _rows(
-    context: AppContext, run: str, lives: Sequence[Placed], names: Sequence[str], edges: Ints, lowest: bool
-) -> Iterator[Cells]:
-    """Yields the cells of each tensor.
+def _lives(
+    context: AppContext, run: str, placed: Sequence[Placed], stat: str, span: tuple[int, int]
+) -> Iterator[LifeStat]:
+    """Yields the stat of each attempt that has steps of the run between these two."""
+    for life in placed:
+        own = within(life.place, *span)
+        if own is not None:
+            first, last = own[0] or 0, NEVER if own[1] is None else own[1]
+            yield LifeStat(context.store, run, life.stream, stat, life.place.begin, first, last)
 
-    The resolution of the query is fine enough that a range has at least two entries of a coarse level, where only
-    coarse levels are read. At least one of them lies within the range.
+
+def _summaries(lives: Sequence[LifeStat], summarized_to: int) -> int:
+    """Reads the summaries of segments, if there is too much to read without them.
+
+    summarized_to: The step of the run up to which the first page used summaries; `NEVER` on the first page.
+
+    Returns:
+        The same, for the next page.
     """
-    steps = int(edges[-1] - edges[0]) if len(edges) else 1
-    at_once = max(TENSORS_PER_READ, VALUES_PER_READ // steps)  # blocks of few steps are unpacked once per query
-    for begin in range(0, len(names), at_once):
-        batch = names[begin : begin + at_once]
-        chunks: dict[str, list[CurveChunk]] = {name: [] for name in batch}
-        for life in lives:
-            own = within(life.place, int(edges[0]), int(edges[-1]) - 1)
-            if own is None:
-                continue
-            read = chunks_of(context.store, run, life.stream, CurveQuery(batch, 8 * (len(edges) - 1), *own))
-            for name, placed_chunks in chunks_on_axis(life.place, read).items():
-                chunks[name] += placed_chunks
-        yield from (filled(chunks[name], edges, lowest) for name in batch)
+    if summarized_to == NEVER:
+        few = sum(life.size for life in lives) <= MAX_UNPACKED_VALUES
+        summarized_to = -1 if few else max(life.begin + life.compacted_to for life in lives)
+    for life in lives:
+        life.read_summaries(summarized_to)
+    return summarized_to
+
+
+def _rows(lives: Sequence[LifeStat], tensors: Sequence[Tensor], edges: Ints, lowest: bool) -> list[Row]:
+    cells = Cells(len(tensors), edges, lowest)
+    for life in lives:
+        life.add_to(cells, [tensor.name for tensor in tensors])
+    return list(cells.rows())
 
 
 def _scale(context: AppContext, run: str, life: Placed, edges: Ints) -> Sequence[CurveChunk]:
@@ -208,7 +224,7 @@ def _scale(context: AppContext, run: str, life: Placed, edges: Ints) -> Sequence
     return chunks_on_axis(life.place, read)["scale"]
 
 
-def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
+def _as_json(header: dict[str, Any], rows: Sequence[Row]) -> Response:
     items = [
         {**item, "values": msgspec.Raw(b"[" + text + b"]"), "at": [None if step < 0 else step for step in at.tolist()]}
         for item, text, (_, at) in zip(header["items"], between_brackets([row[0] for row in rows]), rows, strict=True)
@@ -216,7 +232,7 @@ def _as_json(header: dict[str, Any], rows: Sequence[Cells]) -> Response:
     return Response(msgspec.json.encode({**header, "items": items}), media_type="application/json")
 
 
-def _as_arrays(header: dict[str, Any], rows: Sequence[Cells], edges: Ints) -> Response:
+def _as_arrays(header: dict[str, Any], rows: Sequence[Row], edges: Ints) -> Response:
     size = 2 if int(np.diff(edges).max(initial=1)) <= 2**16 else 4
     header_json = msgspec.json.encode({**header, "offset_bytes": size})
     header_json += b" " * (-(4 + len(header_json)) % 8)

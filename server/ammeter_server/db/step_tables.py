@@ -16,6 +16,9 @@ from ammeter_server.db.tables import metadata
 
 DAY_NS = 86_400 * 10**9
 
+SUMMARY_PART = 2**32
+"""The part of the summary of a schema's first stat, above all parts of columns; those of the next stats follow."""
+
 BY_DAY: dict[str, Any] = {"postgresql_partition_by": "RANGE (day)"}
 
 
@@ -82,7 +85,11 @@ columns = Table(
     **BY_DAY,
 )
 """Eight neighbouring columns of one segment, with the same first_step and day. part: the index of this group in the
-segment's schema. head: ammeter_server.db.column_codec.read_head reads it."""
+segment's schema. head: ammeter_server.db.column_codec.read_head reads it.
+
+Parts from SUMMARY_PART on are summaries of one stat of all tensors, which
+ammeter_server.curves.stat_summary.unpack_summary reads from head. Segments of older collectors have none.
+"""
 
 events = Table(
     "events",

@@ -17,6 +17,7 @@ import numpy as np
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
+from ammeter_server.curves.stat_summary import summaries_of
 from ammeter_server.db import Connection, Row, Store
 from ammeter_server.db import column_codec as columns
 from ammeter_server.db.batched import Pace, in_slices
@@ -219,6 +220,7 @@ class Compaction:
     def _segment(self, view: block.View, schema: str, day: int) -> None:
         key = {"run": self.run, "stream": self.stream, "first_step": int(view.steps[0]), "day": day}
         rows = [{**key, "part": part, **column._asdict()} for part, column in columns.pack(view.values)]
+        rows += [{**key, "part": part, "head": head, "data": b""} for part, head in summaries_of(view)]
         in_slices(self.store, rows, self._add_columns, self._writing)
         extent = {"last_step": int(view.steps[-1]), "rows": len(view), "parts": len(rows), "schema": schema}
         stamps = {"steps": pack_integers(view.steps), "times": pack_integers(view.times)}

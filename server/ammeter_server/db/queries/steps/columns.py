@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, case, select
 from ammeter.wire.columns import Floats
 from ammeter_server.db.column_codec import COLUMNS_PER_PART, ColumnHeader, read_head, unpack
 from ammeter_server.db.queries.steps.stream_info import StreamInfo
-from ammeter_server.db.step_tables import columns
+from ammeter_server.db.step_tables import SUMMARY_PART, columns
 
 PARTS_PER_QUERY = 500
 """Rows of `columns` per statement in queries by part."""
@@ -63,6 +63,16 @@ def stored_columns(
             heads = [(row, read_head(bytes(row.head), wanted[part])) for row in group]
             for index in wanted[part]:
                 yield from (_stored_column(part, index, row, head[index]) for row, head in heads if index in head)
+
+
+def stored_summaries(connection: Connection, info: StreamInfo, stat: int, first: int, last: int) -> dict[int, bytes]:
+    """Returns first step -> packed summary of a stat, for the segments that begin between these steps and have one.
+
+    stat: the index of the stat in the schema of these segments.
+    """
+    query = select(columns.c.first_step, columns.c.head).where(*info.rows_of(columns))
+    query = query.where(columns.c.part == SUMMARY_PART + stat, columns.c.first_step.between(first, last))
+    return {first_step: bytes(head) for first_step, head in connection.execute(query)}
 
 
 def _stored_column(part: int, index: int, row: Row[Any], header: ColumnHeader) -> StoredColumn:

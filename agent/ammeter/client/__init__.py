@@ -20,6 +20,19 @@ from ammeter.client.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from ammeter.client.handling_resources import (
+    AlertChannel,
+    ChannelDelivery,
+    ChannelTest,
+    Directive,
+    GoodCheckpoint,
+    IncidentContext,
+    Reach,
+    Related,
+    RelatedRun,
+    Sparklines,
+    Weights,
+)
 from ammeter.client.resources import (
     Attempt,
     ComparedCurve,
@@ -32,21 +45,32 @@ from ammeter.client.resources import (
 )
 
 __all__ = [
+    "AlertChannel",
     "Attempt",
+    "ChannelDelivery",
+    "ChannelTest",
     "Client",
     "ClientError",
     "CollectorTooOldError",
     "ComparedCurve",
     "Comparison",
     "Curve",
+    "Directive",
     "Event",
+    "GoodCheckpoint",
     "Incident",
+    "IncidentContext",
     "NotACollectorError",
     "NotFoundError",
     "PinnedBaseline",
+    "Reach",
     "RefusedError",
+    "Related",
+    "RelatedRun",
     "Run",
+    "Sparklines",
     "TensorStat",
     "UnauthorizedError",
     "UnreachableError",
+    "Weights",
 ]

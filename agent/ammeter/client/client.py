@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from ammeter.client import curves
 from ammeter.client.curves import Curve
+from ammeter.client.handling import Handling
 from ammeter.client.parameters import column_names, instant, joined
 from ammeter.client.requests import Requests, Resource
 from ammeter.client.resources import (
@@ -35,7 +36,7 @@ MAX_POINTS = 100_000
 """The largest number of points of a curve that the API sends."""
 
 
-class Client:
+class Client(Handling):
     """Reads runs from a collector, and changes incidents. Threads may share it.
 
     Every method raises ClientError with the problem and the remedy. Lists are iterators that request a page when it is
@@ -78,9 +79,20 @@ class Client:
         """Closes the connections. The client opens new ones if it is used again."""
         self._requests.close()
 
-    def runs(self, *, state: str | None = None, project: str | None = None, page_size: int = 100) -> Iterator[Run]:
-        """Yields runs, the most recently started first. state: running, ended or lost."""
-        query = {"state": state, "project": project, "page_size": page_size}
+    def runs(
+        self, *, state: str | None = None, project: str | None = None, owner: str | None = None,
+        search: str | None = None, tag: str | Sequence[str] = (), broken: bool = False, page_size: int = 100,
+    ) -> Iterator[Run]:  # fmt: skip
+        """Yields runs, the most recently started first.
+
+        Args:
+            state: running, ended or lost.
+            search: words, all of which are in the name, owner, tags or ids.
+            tag: KEY=VALUE, or several of them.
+            broken: only runs with open incidents.
+        """
+        query: dict[str, object] = {"state": state, "project": project, "owner": owner, "q": search, "tag": tag or None}
+        query |= {"broken": "true" if broken else None, "page_size": page_size}
         yield from self._listed(Resource("/api/v1/runs", {}), Run, query)
 
     def run(self, run: str) -> Run:

@@ -40,10 +40,11 @@ MAX_WAIT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource of the API: its path with {places}, and what fills them."""
+    """A resource of the API: its path with {places}, what fills them, and the scope of tokens that it needs."""
 
     template: str
     places: Mapping[str, str]
+    scope: str = "read"
 
     @property
     def path(self) -> str:
@@ -65,8 +66,8 @@ class _Document(msgspec.Struct):
 class Requests:
     """Sends requests to one collector.
 
-    repeats: how often a request is sent again while the collector is not available. All requests of the client can be
-    repeated: the API changes an incident once, however often it is asked.
+    repeats: how often a request is sent again while the collector is not available. The API changes an incident once,
+    however often it is asked; a request that would act twice is not repeated.
     """
 
     def __init__(self, url: str, token: str | None, seconds: float, repeats: int) -> None:
@@ -78,18 +79,29 @@ class Requests:
     def close(self) -> None:
         self._connections.close()
 
-    def read(self, resource: Resource, query: Mapping[str, object] | None = None, method: str = "GET") -> bytes:
+    def read(
+        self,
+        resource: Resource,
+        query: Mapping[str, object] | None = None,
+        method: str = "GET",
+        repeated: bool = True,
+    ) -> bytes:
         """Returns the body of the answer. Raises ClientError."""
-        response = self._sent(method, resource.path, query or {})
+        response = self._sent(method, resource.path, query or {}, self._repeats if repeated else 0)
         if response.status == 200 and len(response.body) < MAX_BODY_BYTES:
             return response.body
         raise self._explained(resource, response)
 
     def decoded(
-        self, resource: Resource, kind: type[T], query: Mapping[str, object] | None = None, method: str = "GET"
+        self,
+        resource: Resource,
+        kind: type[T],
+        query: Mapping[str, object] | None = None,
+        method: str = "GET",
+        repeated: bool = True,
     ) -> T:
         """Returns the answer, decoded from JSON. Raises ClientError."""
-        body = self.read(resource, query, method)
+        body = self.read(resource, query, method, repeated)
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
@@ -103,10 +115,10 @@ class Requests:
         text = f"the collector {document.info.version} at {self.url} answers {resource.path} in another form ({reason})"
         return CollectorTooOldError(f"{text}; install the client of the collector's version, or update both", 200)
 
-    def _sent(self, method: str, path: str, query: Mapping[str, object]) -> Response:
+    def _sent(self, method: str, path: str, query: Mapping[str, object], repeats: int) -> Response:
         given = {name: value for name, value in query.items() if value is not None}
-        url = f"{self.url}{path}{'?' if given else ''}{urlencode(given)}"
-        for attempt in range(1, self._repeats + 2):
+        url = f"{self.url}{path}{'?' if given else ''}{urlencode(given, doseq=True)}"
+        for attempt in range(1, repeats + 2):
             try:
                 response = self._connections.request(method, url, self._headers, max_bytes=MAX_BODY_BYTES)
             except NoAnswerError as error:
@@ -118,7 +130,7 @@ class Requests:
                 if not answer.unavailable:
                     return response
             wait = backoff_seconds(attempt) if answer.retry_seconds is None else answer.retry_seconds
-            if attempt > self._repeats or wait > MAX_WAIT_SECONDS:
+            if attempt > repeats or wait > MAX_WAIT_SECONDS:
                 break
             time.sleep(wait)
         raise self._unreachable(answer, attempt)
@@ -146,8 +158,9 @@ class Requests:
         answer = decode_answer(status, response.body)
         if status in (401, 403):
             given = "does not accept the token" if "Authorization" in self._headers else "needs a token"
-            text = f"{self.url} {given} ({answer.detail}); use a token with scope read"
-            return UnauthorizedError(f"{text}: ammeter-server token create NAME --scopes read", status)
+            text = f"{self.url} {given} ({answer.detail}); use a token with scope {resource.scope}"
+            command = f"ammeter-server token create NAME --scopes {resource.scope}"
+            return UnauthorizedError(f"{text}: {command}", status)
         if status in (404, 405):
             return self._missing(resource, answer)
         if "problem+json" not in response.headers.get("Content-Type", ""):
@@ -166,7 +179,7 @@ class Requests:
 
     def _document(self) -> _Document | None:
         """Returns the description of the API; None if the server has none."""
-        response = self._sent("GET", "/openapi.json", {})
+        response = self._sent("GET", "/openapi.json", {}, self._repeats)
         try:
             return msgspec.json.decode(response.body, type=_Document) if response.status == 200 else None
         except msgspec.DecodeError:

@@ -15,6 +15,9 @@ PAGE_RUNS = 100
 SQLITE = "sqlite:///"
 """Begins the address of a database in a file."""
 
+SQLITE_HEADER = b"SQLite format 3\0"
+"""Begins the file of a database."""
+
 DATABASE_INFINITY = 1.7976931348623157e308
 """What MLflow's databases store for an infinity."""
 
@@ -26,10 +29,10 @@ def read(target: str, run: str | None) -> History:
         ImportFailed: there is no run, or there are several.
     """
     (mlflow,) = library("mlflow", "mlflow", option="--from")
-    if target.startswith(SQLITE) and not Path(target.removeprefix(SQLITE).partition("?")[0]).is_file():
+    if target.startswith(SQLITE) and not _is_database(Path(target.removeprefix(SQLITE).partition("?")[0])):
         raise ImportFailed(f"{target!r} is no database; MLflow would create an empty one there")
-    client = mlflow.MlflowClient(tracking_uri=uri_of(target))
     try:
+        client = mlflow.MlflowClient(tracking_uri=uri_of(target))
         found = _run(client, target, run)
         history = _identity(client, found, target, mlflow.__version__)
         for metric in found.data.metrics:
@@ -45,12 +48,19 @@ def read(target: str, run: str | None) -> History:
     return history
 
 
+def _is_database(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
+
+
 def _run(client: Any, target: str, run: str | None) -> Any:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, max_results=PAGE_RUNS) if experiments else []
     by_label = {f"{run.info.run_id} ({run.info.run_name})": run for run in runs}
     if run is not None:
-        by_label = {label: each for label, each in by_label.items() if run in (each.info.run_id, each.info.run_name)}
+        by_label = {label: one for label, one in by_label.items() if run in (one.info.run_id, one.info.run_name)}
         if not by_label:
             return client.get_run(run)
     return by_label[only(by_label, "MLflow run", target, "name one with --run")]

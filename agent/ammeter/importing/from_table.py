@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,21 @@ NOT_METRICS = frozenset({"rank", "host", "stream", "_runtime", "Unnamed: 0", ""}
 def read_csv(target: str, run: str | None) -> History:
     """Returns the history of a file with a row per step."""
     with _file(target, run).open(encoding="utf-8-sig", newline="") as file:
-        return _history(target, csv.DictReader(file))
+        try:
+            rows = csv.DictReader(file)
+            _require_columns(target, rows.fieldnames or ())
+            return _history(target, rows)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ImportFailed(f"{target!r} is no CSV in UTF-8: {error}") from error
 
 
 def read_jsonl(target: str, run: str | None) -> History:
     """Returns the history of a file with an object per step."""
-    with _file(target, run).open(encoding="utf-8") as file:
-        return _history(target, _objects(target, file))
+    with _file(target, run).open(encoding="utf-8-sig") as file:
+        try:
+            return _history(target, _objects(target, file))
+        except UnicodeDecodeError as error:
+            raise ImportFailed(f"{target!r} is no text in UTF-8: {error}") from error
 
 
 def _file(target: str, run: str | None) -> Path:
@@ -42,13 +51,21 @@ def _file(target: str, run: str | None) -> Path:
     return Path(target)
 
 
+def _require_columns(target: str, names: Sequence[str]) -> None:
+    """Raises ImportFailed if columns cannot be told apart."""
+    if len(names) == 1 and (found := next((sign for sign in (";", "\t") if sign in names[0]), None)):
+        raise ImportFailed(f"{target!r} separates its columns by {found!r}; separate them by commas")
+    if twice := next((name for name, count in Counter(names).items() if name and count > 1), None):
+        raise ImportFailed(f"{target!r} has several columns named {twice!r}; rename all but one of them")
+
+
 def _objects(target: str, lines: Iterator[str] | Any) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
-                raise ImportFailed(f"line {number} of {target!r} is no JSON: {error}") from error
+            except (ValueError, RecursionError) as error:
+                raise ImportFailed(f"line {number} of {target!r} is no JSON that can be read: {error}") from error
             if not isinstance(row, dict):
                 raise ImportFailed(f"line {number} of {target!r} is no JSON object")
             yield row
@@ -60,9 +77,11 @@ def _history(target: str, rows: Any) -> History:
     for number, row in enumerate(rows):
         found = {name: value for name, text in row.items() if name and (value := _number(text)) is not None}
         step_name = next((name for name in STEP_NAMES if name in found), None)
-        step = found[step_name] if step_name else number
-        if step != int(step):
-            raise ImportFailed(f"row {number} of {target!r} has the step {step}; a step is a whole number")
+        step = _step(row[step_name]) if step_name else number
+        if step is None:
+            raise ImportFailed(
+                f"row {number} of {target!r} has the step {row[step_name]}; a step is a whole number up to {MAX_STEP}"
+            )
         time = next((time for name in TIME_NAMES if (time := _time(row.get(name))) is not None), None)
         skip = {*STEP_NAMES, *TIME_NAMES, *NOT_METRICS}
         values = {name: value for name, value in found.items() if name not in skip}
@@ -70,8 +89,18 @@ def _history(target: str, rows: Any) -> History:
         if len(streams) > 1:
             raise ImportFailed(f"{target!r} has several ranks or attempts; keep the rows of one value of `stream`")
         if values:
-            history.add(int(step), values, time)
+            history.add(step, values, time)
     return history
+
+
+MAX_STEP = 2**53
+"""Larger numbers of JSON and CSV are not distinct in tools that read them as doubles."""
+
+
+def _step(value: Any) -> int | None:
+    """Returns a whole number; None for a fraction, NaN or a number that is too large."""
+    number = float(value)
+    return int(number) if number.is_integer() and number <= MAX_STEP else None
 
 
 def _number(value: Any) -> float | None:
@@ -80,7 +109,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -96,7 +125,10 @@ def _time(value: Any) -> int | None:
     if date is None:
         return None
     fraction, offset = date[1] or "", (date[2] or "Z").replace("Z", "+00:00")
-    whole = datetime.fromisoformat(date[0][:19].replace(" ", "T") + offset).astimezone(UTC)
+    try:
+        whole = datetime.fromisoformat(date[0][:19].replace(" ", "T") + offset).astimezone(UTC)
+    except (ValueError, OverflowError):  # such as the 30th of February
+        return None
     return int(whole.timestamp()) * 10**9 + int(fraction[:9].ljust(9, "0") or 0)
 
 

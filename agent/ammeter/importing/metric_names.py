@@ -50,13 +50,17 @@ def columns_of(metrics: Sequence[str], given: Mapping[str, str]) -> dict[str, st
         given: Column -> metric, as the command line says it.
 
     Raises:
-        ImportFailed: a given metric is not in the history.
+        ImportFailed: a given metric is not in the history, or is given for two columns.
     """
     for column, metric in given.items():
         if metric not in metrics:
             close = get_close_matches(metric, metrics, MAX_CLOSE) or list(metrics[:MAX_CLOSE])
             raise ImportFailed(f"the history has no metric {metric!r} for {column}; it has {', '.join(close)}, ...")
-    chosen = {metric: column for column, metric in given.items()}
+    chosen: dict[str, str] = {}
+    for column, metric in given.items():
+        if metric in chosen:
+            raise ImportFailed(f"the metric {metric!r} is given for {chosen[metric]} and for {column}; it can be one")
+        chosen[metric] = column
     if metrics and OWN <= set(metrics):
         return chosen | {name: name for name in metrics if name not in chosen and not _is_of_tensor(name)}
     for column, names in USUAL.items():

@@ -17,6 +17,8 @@ def main(words: Sequence[str]) -> int:
     Exit code: 0 if the checkpoint is whole and finite, 1 if not, 2 if it cannot be read.
     """
     options = _parser().parse_args(words)
+    if not options.path:
+        return _refuse("PATH is empty; name a file or a folder")
     try:
         from ammeter.inspection import access, examination, page
         from ammeter.inspection.place import NotJudged, Place, Unreachable

@@ -64,7 +64,8 @@ def note_refusal(found: Inspected, error: Exception, start: bytes, name: str = "
         name: the name of the part, if it is not the whole.
     """
     message = str(error).splitlines()[0][:200] if str(error) else ""
-    reason = f"{name and f'{name}: '}weights_only=True does not load it ({type(error).__name__}: {message})"
+    why = f"weights_only=True does not load it ({type(error).__name__}: {message})" if start else "the file is empty"
+    reason = f"{name and f'{name}: '}{why}"
     if isinstance(error, pickle.UnpicklingError) and start == _ARCHIVE:
         found.unread = reason
     else:

@@ -53,7 +53,12 @@ def test_a_number_that_float32_does_not_have_is_infinite(tmp_path: Path, capsys:
     [
         (["step,loss", "-1,2"], "has the step -1; steps count from 0"),
         (["step,loss", "0.5,2"], "has the step 0.5; a step is a whole number"),
+        (["step,loss", "inf,2"], "has the step inf; a step is a whole number"),
+        (["step,loss", "nan,2"], "has the step nan; a step is a whole number"),
+        (["step,loss", "1e30,2"], "has the step 1e30; a step is a whole number up to 9007199254740992"),
         (["step,word", "0,a"], "has no scalar"),
+        (["step;loss", "0;2,5"], "separates its columns by ';'; separate them by commas"),
+        (["step,loss,loss", "0,1,2"], "has several columns named 'loss'"),
         (["step,loss,stream", "0,1,a", "0,2,b"], "has several ranks or attempts"),
     ],
 )
@@ -91,3 +96,23 @@ def _many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[
     found: dict[str, list[str]] = bring(capsys, file, "--from", "csv", "--dir", tmp_path / "many")
     assert 44 == len(found["left_out"])
     return found
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_a_file_in_another_encoding_is_refused(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run"
+    file.write_text("step,loss\n0,1\n", encoding="utf-16")
+    assert "in UTF-8" in refusal(capsys, file, "--from", format, "--dir", tmp_path / "runs")
+
+
+def test_json_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for text in (f'{{"step": 0, "loss": 1, "deep": {deep}}}', '{"step": 0, "lo'):
+        file = table(tmp_path, ['{"step": 0, "loss": 1}', text])
+        assert "line 2 of" in refusal(capsys, file, "--from", "jsonl", "--dir", tmp_path / "runs")
+
+
+def test_a_date_that_does_not_exist_is_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["step,time,loss", "0,2026-02-30 10:00:00,2"]
+    found = bring(capsys, table(tmp_path, lines), "--from", "csv", "--dir", tmp_path / "runs")
+    assert ({0: {"loss": 2.0}}, False) == (rows(found["path"]), found["has_times"])

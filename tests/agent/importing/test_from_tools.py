@@ -121,6 +121,10 @@ def test_a_run_of_mlflow_is_chosen_by_its_name_and_keeps_parameters(
 ) -> None:
     absent = (f"sqlite:///{tmp_path}/ml.db", "--from", "mlflow")
     assert "is no database; MLflow would create an empty one there" in refusal(capsys, *absent)
+    for content in ("", "no database"):
+        (tmp_path / "other.db").write_text(content)
+        other = f"sqlite:///{tmp_path}/other.db"
+        assert "is no database; MLflow would" in refusal(capsys, other, "--from", "mlflow")
     client = library("mlflow").MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/ml.db")
     experiment = client.create_experiment("vision")
     for name in ("one", "two"):

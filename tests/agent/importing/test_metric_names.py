@@ -62,3 +62,8 @@ def test_names_of_an_ammeter_run_are_its_columns_without_those_of_tensors() -> N
 def test_a_given_name_that_the_history_lacks_is_refused_with_similar_ones() -> None:
     with pytest.raises(ImportFailed, match="the history has no metric 'train/los' for loss; it has train/loss"):
         columns_of(["train/loss", "lr"], {"loss": "train/los"})
+
+
+def test_a_metric_is_given_for_one_column_only() -> None:
+    with pytest.raises(ImportFailed, match="'loss' is given for loss and for val_loss; it can be one"):
+        columns_of(["loss"], {"loss": "loss", "val_loss": "loss"})

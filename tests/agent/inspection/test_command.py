@@ -124,3 +124,12 @@ def test_a_python_without_torch_is_told_to_use_the_one_that_trains(tmp_path: Pat
     ran = subprocess.run([sys.executable, "-c", hide, "checkpoint", "x"], capture_output=True, text=True, timeout=60)
     assert (2, "") == (ran.returncode, ran.stdout)
     assert "use the Python that trains" in ran.stderr
+
+
+def test_an_empty_file_and_an_empty_path_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.pt"
+    empty.touch()
+    assert 1 == main(["checkpoint", str(empty)])
+    assert "complete    no: the file is empty" in capsys.readouterr().out
+    assert 2 == main(["checkpoint", ""])
+    assert "PATH is empty; name a file or a folder" in capsys.readouterr().err

@@ -31,7 +31,10 @@ TARGETS = {
 }
 """Format -> what TARGET is. The module `to_<format>` writes it."""
 
-FILES = ("csv", "parquet", "record")
+RECORD = "record"
+"""The format that has no rows."""
+
+FILES = ("csv", "parquet", RECORD)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,10 +77,13 @@ def _write(written: Written) -> None:
 
 
 def _sentence(document: dict[str, Any]) -> str:
+    done = f"exported {document['name'] or document['run']} to {document['target']}"
+    if document["to"] == RECORD:
+        return done
     streams = f" of {wording.count(document['streams'], 'stream')}" if document["streams"] > 1 else ""
     counts = f"{wording.count(document['rows'], 'row')}{streams} with {wording.count(document['values'], 'value')}"
     signals = wording.count(document["signals"], "signal")
-    return f"exported {document['name'] or document['run']} to {document['target']}: {counts} of {signals}"
+    return f"{done}: {counts} of {signals}"
 
 
 def _lost(lost: dict[str, dict[str, int]]) -> str:

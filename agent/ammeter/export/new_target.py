@@ -16,13 +16,15 @@ def new_file(target: str, force: bool) -> Iterator[Path]:
     """Yields the path of a draft, which becomes the file when the block ends without an error.
 
     Raises:
-        ExportFailed: the file exists and `force` is not given, or its folder does not exist.
+        ExportFailed: the file exists and `force` is not given, it is a device or a pipe, or its folder does not exist.
     """
     path = Path(target)
     if path.is_dir():
         raise ExportFailed(f"{target!r} is a folder; name a file in it")
     if path.exists() and not force:
         raise ExportFailed(f"{target!r} exists; name another file, or replace it with --force")
+    if path.exists() and not path.is_file():
+        raise ExportFailed(f"{target!r} is a device or a pipe; name a file")
     if not path.parent.is_dir():
         raise ExportFailed(f"the folder {str(path.parent)!r} does not exist; create it first")
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,14 @@ def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path, capsys: py
     assert "mine" == target.read_text()
     export(capsys, tmp_path / RUN, "--to", "csv", target, "--force")
     assert 20 == len(read(target)[0])
+
+
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(warm(20), tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    said = refusal(capsys, tmp_path / RUN, "--to", "csv", tmp_path / "pipe", "--force")
+    assert "is a device or a pipe; name a file" in said
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_failed_export_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ammeter.__main__ import main
 from tests.agent.export.exporting import export, recorded, refusal
 from tests.agent.report.reporting import RUN
 from tests.agent.stream_builder import Stream, warm
@@ -55,3 +56,9 @@ def test_an_existing_record_is_replaced_only_by_force(tmp_path: Path, capsys: py
     assert "mine" == target.read_text()
     export(capsys, tmp_path / RUN, "--to", "record", target, "--force")
     assert 5 == json.loads(target.read_text())["summary"]["steps"]
+
+
+def test_the_command_claims_no_rows_of_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(warm(5), tmp_path)
+    assert 0 == main(["export", str(tmp_path / RUN), "--to", "record", str(tmp_path / "model.json")])
+    assert capsys.readouterr().out.rstrip().endswith("/model.json")

@@ -15,6 +15,8 @@ def lines_of(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {reason}"
     for note in document["notes"]:
         yield f"note: {note}"
+    if document["low"] is None and document["metric"] is not None:
+        yield f"values: {_measured(document)}"
     for name in ("a", "b"):
         group = document[name]
         yield f"{name.upper()}: {_summary(group)}"
@@ -30,6 +32,16 @@ _DECISIONS = {
     "too few runs": "too few runs",
     "not comparable": "not comparable",
 }
+
+
+def _measured(document: Mapping[str, Any]) -> str:
+    """Says what the values of the runs are, where no interval says it."""
+    first, last = document["first_step"], document["last_step"]
+    return (
+        f"{document['metric']} at step {last}"
+        if first == last
+        else f"mean {document['metric']} in steps {first} to {last}"
+    )
 
 
 def _summary(group: Mapping[str, Any]) -> str:

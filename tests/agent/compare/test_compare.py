@@ -78,6 +78,7 @@ def test_one_run_each_decides_nothing_and_text_says_so(folder: Path, capsys: Out
     lines = capsys.readouterr().out.splitlines()
     assert "decision: too few runs" == lines[0]
     assert "  A has 1 independent run; 3 are needed" in lines
+    assert "values: val_loss at step 39" in lines
 
 
 def test_a_name_that_no_run_has_is_a_wrong_call(folder: Path, capsys: Output) -> None:

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ammeter.journal.find import NoJournal, find_baseline, find_runs
+from ammeter.environment.settings import settings
+from ammeter.journal.find import NoJournal, find_baseline, find_run
 from ammeter.report import baseline, pinned_baselines
 from ammeter.report.command import add_silence
 from ammeter.report.gate.checks import DEFAULTS, Check, checks_of, findings_check
@@ -28,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     """
     given = _arguments(argv)
     try:
-        (run,) = find_runs(given.run)
+        run = find_run(given.run, settings().dir)
         other = find_baseline(given.baseline, run) if given.baseline else pinned_baselines.of(run)
         pair = baseline.pair(run, other, frozenset(_keys(given.ignore)))
         checks = list(checks_of(pair, given))
@@ -71,7 +72,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         " cannot be measured counts as exceeded. Settings must be equal, and no finding may have severity page.",
     )
     parser.add_argument(
-        "run", type=Path, help="folder of a run, or of all runs, which selects the run that started last"
+        "run",
+        help="folder of a run, or of all runs, which selects the run that started last; or the id or name of a run in"
+        " AMMETER_DIR",
     )
     parser.add_argument(
         "baseline",

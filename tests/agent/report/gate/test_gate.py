@@ -129,6 +129,14 @@ def test_a_baseline_that_is_not_there_is_a_wrong_call(tmp_path: Path, capsys: Ou
     assert 2 == left.value.code
 
 
+def test_a_run_is_named_by_its_name_too(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMMETER_DIR", str(tmp_path))
+    train(tmp_path, "base")
+    train(tmp_path, "twin")
+    assert 0 == main(["gate", "twin", "base", "--slower", "1000000"])
+    assert capsys.readouterr().out.startswith("twin against base")
+
+
 def test_the_report_compares_with_the_run_that_is_given_or_named_by_a_tag(tmp_path: Path, capsys: Output) -> None:
     base = train(tmp_path, "base")
     worse = train(tmp_path, "worse", spoil=0.05)

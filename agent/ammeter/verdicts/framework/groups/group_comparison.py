@@ -166,7 +166,7 @@ def _unlike(members: Sequence[Member], name: str, ignored: frozenset[str]) -> It
 def _undirected(measured: Measurement) -> Iterator[str]:
     if measured.better is None:
         name = measured.metric
-        yield f"nothing says whether a higher {name} is better; log it with the tag better.{name}, or say it now"
+        yield f"nothing says whether a higher {name} is better; give the option better, or set the tag better.{name}"
 
 
 def _nonfinite(a: Sequence[Member], b: Sequence[Member], measured: Measurement) -> Iterator[str]:

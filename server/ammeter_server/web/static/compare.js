@@ -1,18 +1,15 @@
 // Two runs side by side at their common steps: results and differing settings.
 
 import { get, post, remove } from "./api.js";
+import { CHARTS as COMMON } from "./comparison.js";
 import { make, replace, updateChildren, visible } from "./dom.js";
 import { poll } from "./live.js";
 import { breaksOf, Plot } from "./plot.js";
-import { integer, number, plain, scale, short } from "./words.js";
+import { integer, number, plain, short } from "./words.js";
 
 const POINTS = 2000;
 const CHARTS = [
-  { title: "Loss", name: "loss", format: short },
-  { title: "Validation loss", name: "val_loss", format: short },
-  { title: "Gradient norm", name: "grad_norm", format: short, log: 10 },
-  { title: "Loss scale", name: "scale", format: scale, log: 2 },
-  { title: "Step time", name: "step_seconds", format: (value) => `${short(value)} s` },
+  ...COMMON,
   { title: "Device memory", name: "device_allocated_bytes", format: (value) => `${short(number(value) / 2 ** 30)} GiB` },
 ].map((chart) => ({ ...chart, empty: "Not measured in both runs at the same step." }));
 

@@ -2,22 +2,17 @@
 // that differ.
 
 import { get } from "./api.js";
+import { CHARTS as COMMON } from "./comparison.js";
 import { make, replace, visible } from "./dom.js";
 import { poll } from "./live.js";
 import { breaksOf, Plot } from "./plot.js";
-import { integer, number, plain, scale, short } from "./words.js";
+import { integer, number, plain, short } from "./words.js";
 
 const POINTS = 1000;
 const MAX_RUNS = 8;
 const PART = 0.02;
 const PART_SMOOTHING = 0.9;
-const CHARTS = [
-  { title: "Loss", name: "loss", format: short },
-  { title: "Validation loss", name: "val_loss", format: short },
-  { title: "Gradient norm", name: "grad_norm", format: short, log: 10 },
-  { title: "Loss scale", name: "scale", format: scale, log: 2 },
-  { title: "Step time", name: "step_seconds", format: (value) => `${short(value)} s` },
-].map((chart) => ({ ...chart, empty: "Not measured in these runs at the same steps." }));
+const CHARTS = COMMON.map((chart) => ({ ...chart, empty: "Not measured in these runs at the same steps." }));
 
 const place = document.getElementById("compare-runs");
 const charts = document.getElementById("charts");

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import ammeter
 from ammeter.report.diagnosis import diagnose
@@ -66,14 +67,14 @@ def test_the_mixed_precision_of_a_wrapper_is_the_precision_of_the_run(way: str, 
     try:
         torch.manual_seed(0)
         model: Any = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
-        half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        half = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         if way == "DistributedDataParallel":
             model = torch.nn.parallel.DistributedDataParallel(
                 model, mixed_precision=torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)
             )
         else:
             policies: Any = {"mp_policy": half} if way == "fully_shard" else {}
-            torch.distributed.fsdp.fully_shard(model, **policies)
+            fully_shard(model, **policies)
         censuses = _census(tmp_path, model)
     finally:
         torch.distributed.destroy_process_group()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ammeter.wire import codec, columns, frames
-from ammeter.wire.columns import Floats, View
+from ammeter.wire.columns import Floats, Ints, View
 from ammeter.wire.frames import Batch, Bye, Hello, Schema, Tensor
 from ammeter_server.config.settings import Settings
 from ammeter_server.context import AppContext
@@ -57,6 +57,17 @@ def numbers(schema: Schema, rows: int, seed: int = 0) -> Floats:
     values[7] = -0.0
     values[8] = np.array([0x7FC00001], np.uint32).view(np.float32)
     return values
+
+
+def shown(values: Floats, steps: Ints, lowest: bool) -> tuple[float, int]:
+    """The value that a cell of a map has to show of these steps, and its step; absent and -1 without a measurement."""
+    there = columns.measured(values)
+    values, steps = values[there], steps[there]
+    if not len(values):
+        return float(columns.ABSENT), -1
+    odd = np.flatnonzero(~np.isfinite(values))
+    where = int(odd[0] if len(odd) else values.argmin() if lowest else values.argmax())
+    return float(values[where]), int(steps[where])
 
 
 @dataclass

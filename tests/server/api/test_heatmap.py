@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
-from ammeter.wire.columns import measured
+from ammeter.wire.columns import ABSENT, measured
+from ammeter.wire.frames import Schema, Tensor
+from ammeter_server.curves.layer_map import MAX_UNPACKED_VALUES
+from ammeter_server.db import connect
+from ammeter_server.maintenance.compaction import compact
 from tests.server.feeding import TENSORS, Stream, break_down, serving, train
+from tests.server.keeping import Fed, server, shown
 
 NAMES = [tensor.name for tensor in TENSORS]
 
@@ -110,3 +117,31 @@ def test_what_was_read_is_not_made_again_until_more_has_come(client: httpx.Clien
     train(stream, 50, 50)
     stream.send()
     assert 200 == client.get(path, headers=known).status_code
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_map_of_many_values_shows_the_extreme_of_every_range_and_its_step(kind: str, tmp_path: Path) -> None:
+    tensors = tuple(Tensor(f"t{number}", (4,), "float32") for number in range(1200))
+    schema = Schema(("loss",), ("grad.norm",), tensors)
+    values = np.full((schema.width, MAX_UNPACKED_VALUES // len(tensors) + 500), ABSENT, np.float32)
+    read = np.arange(0, values.shape[1], 50)
+    values[:, read] = np.random.default_rng(1).standard_normal((schema.width, len(read)), np.float32)
+    norms = values[schema.span("grad.norm")]
+    norms[7, 4000], norms[1100, 50] = np.nan, -np.inf
+    with server(kind) as url, serving(tmp_path, url) as client:
+        with closing(connect(url or f"sqlite:///{tmp_path / 'collector.db'}")) as store:
+            fed = Fed(store, schema)
+            fed.feed(values, 500)
+            compact(store, fed.run, fed.stream, "me")
+        path, asked = f"/api/v1/runs/{fed.run}/tensors/matrix", {"cells": 9, "page_size": 600}
+        pages = [client.get(path, params=asked).json()]
+        pages += [client.get(path, params={**asked, "page_token": pages[0]["next_page_token"]}).json()]
+    assert pages[0]["steps"] == pages[1]["steps"]
+    ranges = [np.arange(begin, end) for begin, end in pairwise(pages[0]["steps"])]
+    assert (0, values.shape[1] - 1) == (ranges[0][0], ranges[-1][-1])
+    items = [item for page in pages for item in page["items"]]
+    assert [tensor.name for tensor in tensors] == [item["name"] for item in items]
+    for item, norm in zip(items, norms, strict=True):
+        parts = [shown(norm[steps], steps, lowest=False) for steps in ranges]
+        assert [step for _, step in parts] == item["at"]
+        assert pytest.approx([value for value, _ in parts], nan_ok=True) == [float(value) for value in item["values"]]

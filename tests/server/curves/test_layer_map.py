@@ -15,7 +15,7 @@ from ammeter_server.curves.stat_summary import pack_summary, summarize_stat, unp
 from ammeter_server.db import Store
 from ammeter_server.db.step_tables import SUMMARY_PART, columns
 from ammeter_server.maintenance.compaction import compact
-from tests.server.keeping import Fed, database
+from tests.server.keeping import Fed, database, shown
 
 NAMES = [f"t{number}" for number in range(12)]
 SCHEMA = Schema(("loss",), ("grad.norm", "grad.absmax"), tuple(Tensor(name, (4,), "float32") for name in NAMES))
@@ -23,9 +23,9 @@ STATS = ("grad.norm", "grad.absmax")
 LONG = 24_000
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with database("sqlite", tmp_path_factory.mktemp("map")) as store:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with database(request.param, tmp_path_factory.mktemp("map")) as store:
         yield store
 
 
@@ -65,17 +65,6 @@ def read(fed: Fed, stat: str, span: tuple[int, int], cells: int, lowest: bool, t
     return edges, read_cells
 
 
-def true(values: Floats, steps: Ints, lowest: bool) -> tuple[float, int]:
-    """What a person has to see of these steps, and at which of them."""
-    there = measured(values)
-    values, steps = values[there], steps[there]
-    if not len(values):
-        return float(ABSENT), -1
-    odd = np.flatnonzero(~np.isfinite(values))
-    where = int(odd[0] if len(odd) else values.argmin() if lowest else values.argmax())
-    return float(values[where]), int(steps[where])
-
-
 @pytest.mark.parametrize("lowest", [False, True])
 @pytest.mark.parametrize("to", [NEVER, 9000, -1], ids=["summaries", "some summaries", "every value"])
 @pytest.mark.parametrize("stat", STATS)
@@ -88,7 +77,7 @@ def test_each_cell_has_the_extreme_of_its_steps_or_the_first_that_is_no_number_a
     assert (span[0], span[1] + 1) == (edges[0], edges[-1])
     assert len(edges) <= cells + 1
     for column, (row, at) in zip(values, read_cells.rows(), strict=True):
-        parts = [true(column[begin:end], np.arange(begin, end), lowest) for begin, end in pairwise(edges.tolist())]
+        parts = [shown(column[begin:end], np.arange(begin, end), lowest) for begin, end in pairwise(edges.tolist())]
         assert [step for _, step in parts] == at.tolist()
         np.testing.assert_array_equal(np.array([value for value, _ in parts], np.float32), row)
         assert [step >= 0 for _, step in parts] == measured(row).tolist()

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from ammeter.journal.find import find_runs
 from ammeter.shipper.http import Collector
 from ammeter.shipper.packing import build_payload
 from ammeter.wire.frames import Batch, Bye, Event, Frame, Hello, Schema, Steps
+from ammeter_server.judging.silent_streams import SILENCE_NS, STALL_NS, TICK_NS
 from bench.zoo.plan import Case
-from bench.zoo.runner import CLOCK_ADVANCE_NS, NEVER_ENDS, WatchedTraining, load_texts, run_stalled
+from bench.zoo.runner import CLOCK_ADVANCE_NS, NEVER_ENDS, WatchedTraining, advanced_clock, load_texts, run_stalled
 from tests.server.browsing import chromium, seen_as, show
 from tests.server.feeding import serving, wait_until
 from website.pages import ROOT
@@ -48,25 +49,45 @@ PATIENCE_SECONDS = 8.0
 
 def main(verdicts: Sequence[str]) -> int:
     """Returns the number of verdicts whose run has no incident of their name."""
-    missed = 0
     chosen = {name: case for name, case in cases().items() if not verdicts or name in verdicts}
     OUT.mkdir(parents=True, exist_ok=True)
     for name, case in chosen.items():
         record(case, OUT / "journals" / name)
-    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as client, chromium() as browser:
-        runs = {name: deliver(client, OUT / "journals" / name, name) for name in chosen}
-        threading.Thread(target=keep_alive, args=(client, runs), daemon=True).start()
+    at_once = [name for name in chosen if name != NEVER_ENDS]
+    with chromium() as browser:
+        return take_all(browser, at_once) + (take_stalled(browser) if NEVER_ENDS in chosen else 0)
+
+
+def take_all(browser: webdriver.Chrome, names: Sequence[str]) -> int:
+    """Takes the first screens of these verdicts' runs. Returns how many have no incident of their name."""
+    missed = 0
+    with collector_with(names) as (client, runs):
         for name, run in runs.items():
             found = incident(client, run.name, name)
             if not found:
                 send(client, run, name)
                 found = incident(client, run.name, name)
-            if not found:
-                missed += 1
-                print(f"{name}: the collector has no such incident", file=sys.stderr)
-            below = take(browser, client, run.name, name)
-            print(f"{name}: {found}{below}", flush=True)
+            missed += not take(browser, client, run.name, name, found)
     return missed
+
+
+def take_stalled(browser: webdriver.Chrome) -> int:
+    """Does the same for the run that stalls, with the clock advanced until its verdict is reached."""
+    with collector_with([NEVER_ENDS]) as (client, runs), advanced_clock(STALL_NS):
+        time.sleep((SILENCE_NS + 2 * TICK_NS) / 1e9)  # the collector's clock has jumped, so that it waits this long
+        with advanced_clock(CLOCK_ADVANCE_NS):
+            time.sleep((SILENCE_NS + 2 * TICK_NS) / 1e9)
+            run = runs[NEVER_ENDS].name
+            return not take(browser, client, run, NEVER_ENDS, incident(client, run, NEVER_ENDS))
+
+
+@contextmanager
+def collector_with(names: Sequence[str]) -> Iterator[tuple[httpx.Client, dict[str, Path]]]:
+    """A collector with the runs of these verdicts, whose shippers live."""
+    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as client:
+        runs = {name: deliver(client, OUT / "journals" / name, name) for name in names}
+        threading.Thread(target=keep_alive, args=(client, runs), daemon=True).start()
+        yield client, runs
 
 
 def record(case: Case, folder: Path) -> None:
@@ -122,9 +143,10 @@ def _schema(entries: Sequence[journal.Entry]) -> Schema | None:
 def keep_alive(client: httpx.Client, runs: Mapping[str, Path]) -> None:
     """Sends what a shipper sends while nothing is new, or the runs would be lost soon."""
     collector = Collector(str(client.base_url).rstrip("/"), None, lambda *_: None)
+    alive = {name: run for name, run in runs.items() if name != DIED}
     while True:
-        for name, run in runs.items():
-            for stream in journal.streams(run) if name != DIED else ():
+        for run in alive.values():
+            for stream in journal.streams(run):
                 end = collector.send(run.name, stream.name, 0, 0, Batch()).offset or 0
                 collector.send(run.name, stream.name, end, end, Batch())
         time.sleep(HEARTBEAT_SECONDS)
@@ -143,8 +165,10 @@ def incident(client: httpx.Client, run: str, verdict: str) -> str:
         return ""
 
 
-def take(browser: webdriver.Chrome, client: httpx.Client, run: str, name: str) -> str:
-    """Takes the first screen in each size and scheme. Returns what lies below it."""
+def take(browser: webdriver.Chrome, client: httpx.Client, run: str, name: str, title: str) -> bool:
+    """Takes the first screen in each size and scheme, and prints what lies below it. Returns whether it has a title."""
+    if not title:
+        print(f"{name}: the collector has no such incident", file=sys.stderr)
     show(browser, client, f"/runs/{run}")
     with suppress(AssertionError):
         wait_until(lambda: browser.execute_script(READY), PATIENCE_SECONDS)
@@ -156,7 +180,8 @@ def take(browser: webdriver.Chrome, client: httpx.Client, run: str, name: str) -
                 browser.save_screenshot(str(OUT / f"{name}-{size}-{scheme}.png"))
                 hidden = browser.execute_script(BELOW, PARTS)
         below += f"; below on a {size}: {', '.join(hidden)}" if hidden else ""
-    return below
+    print(f"{name}: {title}{below}", flush=True)
+    return bool(title)
 
 
 PARTS = {"cause": ".cause", "fix": ".fix", "weights": ".chip", "place": ".spot", "health": "#health .strip-row"}

@@ -6,7 +6,8 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -228,13 +229,21 @@ def run_stalled(watched: WatchedTraining) -> tuple[Exit, list[dict[str, Any]]]:
     began = time.monotonic()
     with watched.started() as (process,):
         wait_for_silence(watched, process)
-        found, now = watched.findings(), time.time_ns
-        try:
-            vars(time)["time_ns"] = lambda: now() + CLOCK_ADVANCE_NS
+        found = watched.findings()
+        with advanced_clock(CLOCK_ADVANCE_NS):
             found = found or watched.findings()
-        finally:
-            vars(time)["time_ns"] = now
         return Exit(None, "", time.monotonic() - began), found
+
+
+@contextmanager
+def advanced_clock(nanoseconds: int) -> Iterator[None]:
+    """Advances time.time_ns() in this process."""
+    now = time.time_ns
+    vars(time)["time_ns"] = lambda: now() + nanoseconds
+    try:
+        yield
+    finally:
+        vars(time)["time_ns"] = now
 
 
 def wait_for_silence(watched: WatchedTraining, process: ForkProcess) -> None:

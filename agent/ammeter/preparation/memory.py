@@ -8,7 +8,7 @@ the program and keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from ammeter.preparation.contents import Contents, contents_of
 from ammeter.preparation.optimizer_state import saved_tensors
-from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.hidden_reads import has_numbers, is_ordinary, unseen
 from ammeter.tensors.live_objects import elements, live_objects
 
 MAX_CONTAINERS = 200_000
@@ -30,14 +30,16 @@ COMPARED_ELEMENTS = 256
 """Weights that are compared with the checkpoint, and elements of each. Equal random numbers are no coincidence."""
 
 
-def checkpoint_in_memory(weights: Sequence[torch.Tensor]) -> Contents | None:
+def checkpoint_in_memory(weights: Sequence[torch.Tensor], strays: Iterable[torch.Tensor]) -> Contents | None:
     """Returns the contents of a checkpoint with these weights and a used optimizer; None if there is none.
 
     Args:
         weights: The present weights of the model.
+        strays: All other tensors. Containers are searched only if one of these may be a copy of a weight.
     """
     chosen = [weight for weight in weights if weight.dim() > 1 and has_numbers(weight)][:COMPARED_WEIGHTS]
-    for checkpoint in _checkpoints() if chosen else ():
+    may_exist = chosen and any(not is_ordinary(stray) or _is_alike(stray, chosen[0]) for stray in strays)
+    for checkpoint in _checkpoints() if may_exist else ():
         if unseen(partial(_has_weights, checkpoint, chosen), chosen):
             return contents_of(checkpoint)
     return None
@@ -78,7 +80,11 @@ def _has_weights(saved: dict[Any, Any], weights: Sequence[torch.Tensor]) -> bool
 
 
 def _is_copy(tensor: torch.Tensor, weight: torch.Tensor) -> bool:
-    if tensor.shape != weight.shape or tensor.dtype != weight.dtype or tensor.data_ptr() == weight.data_ptr():
+    if not _is_alike(tensor, weight) or tensor.data_ptr() == weight.data_ptr():
         return False
     first, second = (values.detach().reshape(-1)[:COMPARED_ELEMENTS].cpu() for values in (tensor, weight))
     return bool(first.any()) and torch.equal(first, second)
+
+
+def _is_alike(tensor: torch.Tensor, weight: torch.Tensor) -> bool:
+    return tensor.shape == weight.shape and tensor.dtype == weight.dtype

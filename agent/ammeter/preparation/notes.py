@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
 
 if TYPE_CHECKING:
+    import torch
+
     from ammeter.preparation.contents import Contents
 
 MAX_NOTES = 64
@@ -56,12 +58,15 @@ class Notes:
         built: the optimizers and scalers whose construction was observed.
         error: the error that ended the notes, '' if there was none.
         is_continued: whether an earlier process has trained in the run.
+        strays: the tensors alive when the run began that it does not watch. A search among them is fast, and mostly
+            shows that no container needs to be searched.
     """
 
     def __init__(self) -> None:
         self.error = ""
         self.is_continued = False
         self.built: WeakIdSet[Any] = WeakIdSet(())
+        self.strays: WeakIdSet[torch.Tensor] = WeakIdSet(())
         self._notes: list[FileRead | Restored] = []
 
     def __iter__(self) -> Iterator[FileRead | Restored]:

@@ -38,3 +38,11 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     False for fake and meta tensors, and for a sharded tensor, of which only the local shard has values.
     """
     return is_plain(tensor) and not tensor.is_meta
+
+
+def is_ordinary(value: object) -> bool:
+    """Whether this is a tensor whose attributes run no code of the program.
+
+    `isinstance` would read `__class__`, which a proxy computes.
+    """
+    return type(value) in (torch.Tensor, torch.nn.Parameter)

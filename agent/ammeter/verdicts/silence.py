@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ammeter.verdicts import BY_ID
-
-TAG = "silence"
-"""The tag of a run with the names, separated by commas."""
+from ammeter.wire.frames import SILENCE
 
 
 def names(texts: Iterable[str]) -> tuple[str, ...]:
@@ -32,4 +30,4 @@ def names(texts: Iterable[str]) -> tuple[str, ...]:
 
 def of_tags(tags: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names in a run's tags. Names that this version does not know have no effect."""
-    return frozenset(name.strip() for name in str(tags.get(TAG) or "").split(","))
+    return frozenset(name.strip() for name in str(tags.get(SILENCE) or "").split(","))

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ammeter import journal
 from ammeter.environment.settings import disabled
 from ammeter.environment.settings import settings as read_settings
@@ -21,7 +23,9 @@ from ammeter.preparation.observer import Use, observer
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
+from ammeter.tensors.live_objects import live_objects
 from ammeter.torch_hooks.targets import Watched
+from ammeter.torch_hooks.weak_id_set import WeakIdSet
 from ammeter.watching import delivery
 from ammeter.watching.arguments import Arguments, checked
 from ammeter.watching.handle import Run
@@ -29,8 +33,6 @@ from ammeter.watching.process_exit import close_at_exit
 from ammeter.watching.stream_hello import is_unobserved, make_hello, make_tags
 
 if TYPE_CHECKING:
-    import torch
-
     from ammeter.environment.settings import Settings
 
 log = logging.getLogger("ammeter")
@@ -124,6 +126,7 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     replay = bool(options.get("replay"))
     notes = observer.take()
     notes.is_continued = _has_earlier_attempt(folder)
+    notes.strays = WeakIdSet(tensor for tensor in live_objects(torch.Tensor) if not watched.knows(tensor))
     if is_unobserved(watched):
         _add_loaded_checkpoint(notes, watched)
     _own_streams.add(hello.stream)
@@ -149,7 +152,8 @@ def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:
     """Adds a checkpoint that the program loaded unobserved, if it is still in memory."""
     models = [model for ref in watched.models if (model := ref()) is not None]
     with suppress(Exception):  # a finding less; the program's objects may be of any kind
-        contents = checkpoint_in_memory([weight for model in models for weight in model.parameters()])
+        weights = [weight for model in models for weight in model.parameters()]
+        contents = checkpoint_in_memory(weights, notes.strays)
         if contents is not None:
             notes.add(FileRead("", 0.0, contents))
             for model in models:

@@ -14,9 +14,8 @@ from ammeter.environment import identity
 from ammeter.environment.settings import silenced, variables
 from ammeter.preparation.observer import observer
 from ammeter.redaction import process_redactor
-from ammeter.verdicts import silence
 from ammeter.watching.run_facts import environment
-from ammeter.wire.frames import Hello, Schema
+from ammeter.wire.frames import SILENCE, Hello, Schema
 from ammeter.wire.metric_directions import BETTER
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def make_tags(options: Mapping[str, Any]) -> dict[Any, Any]:
     """Returns the tags, with the directions of metrics and the silenced verdicts."""
     silenced_names = silenced_verdicts(options["tags"])
     better = {f"{BETTER}{name}": direction for name, direction in options["better"].items()}
-    return {**options["tags"], **better, **({silence.TAG: silenced_names} if silenced_names else {})}
+    return {**options["tags"], **better, **({SILENCE: silenced_names} if silenced_names else {})}
 
 
 def silenced_verdicts(tags: Mapping[Any, Any]) -> str:
@@ -70,4 +69,9 @@ def silenced_verdicts(tags: Mapping[Any, Any]) -> str:
     Raises:
         ValueError: a name is not a verdict.
     """
-    return ",".join(silence.names([str(tags.get(silence.TAG) or ""), silenced()]))
+    texts = [str(tags.get(SILENCE) or ""), silenced()]
+    if not any(texts):
+        return ""
+    from ammeter.verdicts import silence  # the verdicts take 50 ms to import
+
+    return ",".join(silence.names(texts))

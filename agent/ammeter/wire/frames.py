@@ -89,6 +89,9 @@ STATS: dict[str, str] = {
 }
 """Columns that exist once per tensor, with their meaning. Unscaled means divided by the loss scale."""
 
+SILENCE = "silence"
+"""The tag of a run with the names of its silenced verdicts, separated by commas."""
+
 INTERACTIVE = "interactive"
 """Fact in the environment of a hello: the process is a notebook or a console, which may wait for a person."""
 

@@ -16,6 +16,7 @@ from ammeter.preparation.contents import Contents
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.observer import observer
 from ammeter.report.diagnosis import diagnose
+from ammeter.tensors.live_objects import live_objects
 from tests import forked
 from tests.agent.preparation.resumed_run import ALL, resumed, saved
 from tests.ranks import without_settings
@@ -104,7 +105,7 @@ def trained(seed: int) -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
 def seen_by(variable: Any, model: torch.nn.Module) -> Contents | None:
     """What is found while the caller has this variable."""
     assert variable is not None
-    return checkpoint_in_memory(list(model.parameters()))
+    return checkpoint_in_memory(list(model.parameters()), live_objects(torch.Tensor))
 
 
 def test_a_copy_of_the_weights_with_a_used_optimizer_is_a_checkpoint() -> None:

@@ -65,13 +65,13 @@ def search_for_a_checkpoint() -> object:
     model, optimizer = trained()
     copies = {name: weight.clone() for name, weight in model.state_dict().items()}
     checkpoint = {"model": copies, "optimizer": optimizer.state_dict()}
-    return checkpoint_in_memory(list(model.parameters())) and checkpoint
+    return checkpoint_in_memory(list(model.parameters()), live_objects(torch.Tensor)) and checkpoint
 
 
 def search_for_averages() -> object:
     model, optimizer = trained()
     average = [weight.detach().to(torch.bfloat16) for weight in model.parameters()]
-    return list(find_averages(Watched([model], [optimizer], []))) and average
+    return list(find_averages(Watched([model], [optimizer], []), live_objects(torch.Tensor))) and average
 
 
 def search_for_the_training() -> object:

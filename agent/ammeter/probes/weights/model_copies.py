@@ -135,11 +135,11 @@ class Copies:
             watched.follow("averaged", average)
 
     def _find(self) -> None:
-        watched = self._session.watched
-        if not gc.isenabled() or next(find_averages(watched), None) is None:
+        watched, strays = self._session.watched, self._session.preparation.strays
+        if not gc.isenabled() or next(find_averages(watched, strays), None) is None:
             return  # a program that turned the collector off decides itself when it runs
         gc.collect()  # it may be garbage in a reference cycle, such as the model of a rerun notebook cell
-        for number, pairs in enumerate(find_averages(watched)):
+        for number, pairs in enumerate(find_averages(watched, strays)):
             watched.follow_found(f"average{number + 1 if number else ''}", pairs)
 
     def _make_lanes(self, numbers: list[torch.Tensor | None]) -> None:

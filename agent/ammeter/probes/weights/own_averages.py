@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.tensors.hidden_reads import has_numbers, unseen
+from ammeter.tensors.hidden_reads import has_numbers, is_ordinary, unseen
 from ammeter.tensors.live_objects import elements, live_objects
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ MAX_DISTANCE_SHARE = 0.5
 the shapes of the weights too, and are farther from them."""
 
 _HALF = (torch.float16, torch.bfloat16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Types whose attributes run no code of the program; `isinstance` reads __class__, which a proxy computes."""
-
 _MAPPINGS = (dict, OrderedDict)
 
 Reference = Callable[[], torch.Tensor | None]
@@ -65,18 +62,24 @@ class Entry:
             value = dict.get(container, self._key) if isinstance(container, dict) else container[self._key]
         except IndexError:
             return None
-        return value if type(value) in _PLAIN else None
+        return value if is_ordinary(value) else None
 
 
 _OWN_REFERENCES = 2
 """References to a container that the program no longer has: that of Entry, and that of the call of getrefcount."""
 
 
-def find_averages(watched: Watched) -> Iterator[list[Pair]]:
-    """Yields the averages of the watched weights in half precision, MAX_FOUND at most."""
+def find_averages(watched: Watched, strays: Iterable[torch.Tensor]) -> Iterator[list[Pair]]:
+    """Yields the averages of the watched weights in half precision, MAX_FOUND at most.
+
+    Args:
+        watched: The objects of the session.
+        strays: All other tensors. Containers are searched only if one of these may be the average of a weight.
+    """
     copies = {index for index, _, _ in watched.copies}
     weights = {watched.tensors[index].name: weight for index, weight in watched.alive() if index not in copies}
-    if not weights:
+    shape = next((weight.shape for weight in weights.values()), None)
+    if not any(_is_half(stray) and stray.shape == shape for stray in strays):
         return
     found = 0
     for pairs in _candidates(watched, weights):
@@ -140,7 +143,7 @@ def _matching(
 
 
 def _is_half(value: Any) -> bool:
-    return type(value) in _PLAIN and value.dtype in _HALF and value.layout is torch.strided
+    return is_ordinary(value) and value.dtype in _HALF and value.layout is torch.strided
 
 
 def _is_near(average: torch.Tensor, weight: torch.Tensor) -> bool:

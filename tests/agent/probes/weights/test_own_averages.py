@@ -14,6 +14,7 @@ import torch
 
 import ammeter
 from ammeter.probes.weights.own_averages import find_averages
+from ammeter.tensors.live_objects import live_objects
 from ammeter.torch_hooks.targets import Watched
 from ammeter.wire.columns import View, measured
 from tests.agent.training import Model, Seen, stream
@@ -117,7 +118,7 @@ def test_moments_and_casts_with_the_shapes_of_the_weights_are_no_average() -> No
     others = [torch.full_like(weight, 7.0, dtype=torch.bfloat16) for weight in model.parameters()]
     views = {name: weight.detach() for name, weight in Model().bfloat16().named_parameters()}
     gc.collect()  # earlier tests have left averages in reference cycles
-    assert [] == list(find_averages(Watched([model], [], [])))
+    assert [] == list(find_averages(Watched([model], [], []), live_objects(torch.Tensor)))
     assert others
     assert views
 
@@ -127,7 +128,7 @@ def test_a_container_that_the_program_no_longer_has_is_released() -> None:
     kept = {name: weight.detach().bfloat16() for name, weight in model.named_parameters()}
     watched = Watched([model], [], [])
     gc.collect()
-    (pairs,) = find_averages(watched)
+    (pairs,) = find_averages(watched, live_objects(torch.Tensor))
     name, tensor, present = pairs[0]
     assert tensor is kept[name] is present()
     kept[name] = tensor + 1

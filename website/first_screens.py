@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny: threads that wait for each other cost more
@@ -65,7 +66,7 @@ def take_all(browser: webdriver.Chrome, names: Sequence[str]) -> int:
         for name, run in runs.items():
             found = incident(client, run.name, name)
             if not found:
-                send(client, run, name)
+                send(client, run, name, _lag(run))
                 found = incident(client, run.name, name)
             missed += not take(browser, client, run.name, name, found)
     return missed
@@ -108,32 +109,38 @@ def record(case: Case, folder: Path) -> None:
 def deliver(client: httpx.Client, folder: Path, name: str) -> Path:
     """Sends the baseline, if there is one, and the run without its end."""
     baseline = (folder / "done").read_text()
-    if baseline:
-        send(client, Path(baseline), name)
     run = find_runs(folder / "watched" / "journal")[0]
-    send(client, run, name, is_ended=name == DIED)
+    if baseline:
+        send(client, Path(baseline), name, _lag(run))
+    send(client, run, name, _lag(run), is_ended=name == DIED)
     return run
 
 
-def send(client: httpx.Client, run: Path, project: str, *, is_ended: bool = True) -> None:
-    """Sends all streams of a run, from where the collector has them."""
+def send(client: httpx.Client, run: Path, project: str, lag: int, *, is_ended: bool = True) -> None:
+    """Sends all streams of a run, from where the collector has them, with their times moved by a lag in ns."""
     collector = Collector(str(client.base_url).rstrip("/"), None, lambda *_: None)
     for stream in journal.streams(run):
         whole = [entry for entry in journal.read(stream) if is_ended or not isinstance(entry.frame, Bye)]
-        entries = [replace(entry, frame=_in(project, entry.frame)) for entry in whole]
+        entries = [replace(entry, frame=_in(project, entry.frame, lag)) for entry in whole]
         begin = collector.send(run.name, stream.name, 0, entries[0].begin, Batch()).offset or 0
         made = build_payload([entry for entry in entries if entry.begin >= begin], _schema(entries))
         answer = collector.send(run.name, stream.name, begin, entries[-1].end, Batch(made.items, made.gaps))
         assert answer.status == 200, answer
 
 
-def _in(project: str, frame: Frame) -> Frame:
-    """A project for each verdict, whose baseline is that of no other run. A run stalls only after some minutes."""
-    if project == NEVER_ENDS and isinstance(frame, Steps | Event):
-        return msgspec.structs.replace(frame, time=frame.time - CLOCK_ADVANCE_NS)
-    if not isinstance(frame, Hello):
-        return frame
-    return msgspec.structs.replace(frame, project=project, tags={**frame.tags, "baseline": "baseline"})
+@cache
+def _lag(run: Path) -> int:
+    """Nanoseconds since the last step of a run, when it was sent first."""
+    frames = [entry.frame for stream in journal.streams(run) for entry in journal.read(stream)]
+    return time.time_ns() - max(frame.time for frame in frames if isinstance(frame, Steps))
+
+
+def _in(project: str, frame: Frame, lag: int) -> Frame:
+    """The frame at a later time, in a project for each verdict, so that its baseline is that of no other run."""
+    if isinstance(frame, Hello):
+        tags = {**frame.tags, "baseline": "baseline"}
+        return msgspec.structs.replace(frame, project=project, tags=tags, started=frame.started + lag)
+    return msgspec.structs.replace(frame, time=frame.time + lag) if isinstance(frame, Steps | Event | Bye) else frame
 
 
 def _schema(entries: Sequence[journal.Entry]) -> Schema | None:

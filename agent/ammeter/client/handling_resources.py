@@ -11,7 +11,12 @@ from ammeter.wire.decodable import decodable
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the weights: poisoned, safe, finite or unknown. `step`: of the run, at the last reading."""
+    """What is known of the weights.
+
+    Attributes:
+        state: poisoned, buffers, damaged, doubtful, safe, finite or unknown, as docs/api.md explains.
+        step: of the run, at the last reading.
+    """
 
     state: str = "unknown"
     step: int | None = None
@@ -39,6 +44,7 @@ class IncidentContext(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about an incident's run; None or empty if unknown.
 
     Attributes:
+        now: what to do with the run: stop it or not, and what to continue from.
         dollars_per_hour: of the ranks that report now.
         host: of the rank that the incident names.
         job: the id of the scheduler's job.
@@ -47,6 +53,7 @@ class IncidentContext(msgspec.Struct, frozen=True, kw_only=True):
 
     weights: Weights
     run_state: str = ""
+    now: str = ""
     checkpoint: GoodCheckpoint | None = None
     dollars_per_hour: float | None = None
     owner: str = ""

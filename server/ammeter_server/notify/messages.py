@@ -8,6 +8,7 @@ from typing import Any
 from ammeter.wire import printable
 from ammeter_server.config.links import Links
 from ammeter_server.incidents.lifecycle import Incident, Kind
+from ammeter_server.incidents.next_action import first_action
 from ammeter_server.incidents.runbook_text import alert_name, first_steps
 from ammeter_server.incidents.verdict_classes import class_of
 from ammeter_server.notify.alertmanager import stamp
@@ -37,6 +38,8 @@ def _lines(kind: Kind, incident: Incident, run: RunLabels, links: Links) -> list
     lines = []
     if kind == "resolved":
         lines.append(f"Closed: {incident.closed_reason}.")
+    else:
+        lines.append(f"Now: {first_action(incident.verdict)}")
     lines += [f"Cause: {printable.sentence(incident.cause)}", f"Fix: {printable.sentence(incident.fix)}", ""]
     facts = {
         "Verdict": f"{incident.verdict} ({incident.severity})",

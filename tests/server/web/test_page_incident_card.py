@@ -53,6 +53,8 @@ def test_a_card_says_what_is_safe_what_it_costs_and_how_to_resume(
     card = press_until(browser, "#incidents .proof summary", "#incidents article", "bad steps")
     assert "Grafana board" in text(browser, "#head .facts")
     for words in (
+        "Stop the run: ",
+        "continue from its newest checkpoint",
         "weights safe",
         "$3.50 an hour",
         "lena",
@@ -74,6 +76,38 @@ def test_a_card_says_what_is_safe_what_it_costs_and_how_to_resume(
     browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
     press(browser, "#incidents .command .copy")
     appears(browser, "#incidents .command", "Copied")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "Call scaler.step(optimizer) at train.py:61 for SGD.step().",
+            "scaler.step(optimizer)|train.py:61|SGD.step()",
+        ),
+        ("In blocks.1.mlp.fc (MulBackward0), step 20 (2^-113).", "blocks.1.mlp.fc"),
+        (
+            "Set growth_interval=2000 or --lr 0.1; see /data/ckpt/run.pt.",
+            "growth_interval=2000|--lr|/data/ckpt/run.pt",
+        ),
+        ('checkpoint["optimizer"] before unscale_ and e.g. torch 2.13.0', 'checkpoint["optimizer"]|unscale_'),
+        ("with torch.autocast('cuda', enabled=False): around it", "torch.autocast('cuda', enabled=False)"),
+        ("<img src=x onerror=alert(1)>", "src=x|onerror=alert"),
+        ("A loss of 3.5 rises to 1e3. Then it falls.", ""),
+    ],
+)
+def test_code_is_set_apart_from_words(browser: webdriver.Chrome, client: httpx.Client, text: str, code: str) -> None:
+    show(browser, client, "/")
+    script = """
+    const [text, done] = arguments;
+    import("/static/code.js").then(({ withCode }) => {
+      const place = document.createElement("p");
+      place.append(...withCode(text));
+      const found = [...place.querySelectorAll("code")].map((part) => part.textContent).join("|");
+      done([place.textContent, found, place.querySelectorAll("img").length]);
+    });
+    """
+    assert [text, code, 0] == browser.execute_async_script(script, text)
 
 
 def test_a_path_with_markup_is_text(browser: webdriver.Chrome, client: httpx.Client) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from ammeter_server.api.handling import weights
-from ammeter_server.api.handling.weights import Weights
+from ammeter_server.api.handling.weights import Since, Weights
 from ammeter_server.api.incidents import RUN_VERDICTS
 from ammeter_server.auth.project_access import unknown_incident
 from ammeter_server.context import AppContext, ContextDep
@@ -17,6 +17,7 @@ from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import events, judge, runs
 from ammeter_server.db.queries import incidents as query
+from ammeter_server.incidents.next_action import Situation, next_action
 from ammeter_server.incidents.runbook_text import alert_name
 from ammeter_server.runs import cost, tool_links
 from ammeter_server.runs.checkpoints import CheckpointEvent, SavedCheckpoint, last_good, resume_command
@@ -27,6 +28,8 @@ router = APIRouter(prefix="/api/v1/incidents/{incident}", tags=["incidents"])
 
 MAX_CHECKPOINTS = 200
 """Newest events about checkpoints that are read."""
+
+NEVER = 2**63 - 1
 
 CHECKPOINT_EVENTS = ("checkpoint.saved", "checkpoint.verified")
 
@@ -64,6 +67,7 @@ class IncidentContext:
     """Facts about an incident's run; null or empty if unknown.
 
     Attributes:
+        now: What to do with the run: stop it or not, and what to continue from.
         weights: Its `step` is a step of the run.
         dollars_per_hour: Of the ranks that report now; null if the run does not run, or without a price.
         host: Of the rank that the incident names.
@@ -71,6 +75,7 @@ class IncidentContext:
     """
 
     run_state: str
+    now: str
     weights: Weights
     checkpoint: Checkpoint | None
     dollars_per_hour: float | None
@@ -100,16 +105,29 @@ def read_context(context: ContextDep, incident: str) -> IncidentContext:
     )
     axis = context.axes.of(context.store, row.run)
     offset = axis.offset(lead.id) if lead else 0
-    if found is None:
-        found = weights.read(context.store, row, lead.id) if lead else Weights("unknown")
+    since = weights.read(context.store, row, lead.id) if lead else Since(Weights("unknown"), 0, None)
+    state = found or since.weights
     known = [CheckpointEvent(save.name, save.step + axis.offset(save.stream), save.time, save.data) for save in saves]
     first = row.first_step + (0 if row.verdict in RUN_VERDICTS else axis.offset(row.stream))
+    good = last_good(known, first)
+    situation = Situation(
+        verdict=row.verdict,
+        is_running=run.state == "running",
+        is_over=row.closed_reason == "recovered",
+        first_step=first,
+        weights=state.state,
+        good_checkpoint=None if good is None else good.step,
+        any_checkpoint=last_good(known, NEVER) is not None,
+        skipped_in_a_row=since.skipped_in_a_row,
+        scale=since.scale,
+    )
     environment = run.environment or {}
     host = lead.host if lead else ""
     return IncidentContext(
         run_state=run.state,
-        weights=Weights(found.state, None if found.step is None else found.step + offset),
-        checkpoint=_checkpoint(last_good(known, first), environment.get("command")),
+        now=next_action(situation),
+        weights=Weights(state.state, None if state.step is None else state.step + offset),
+        checkpoint=_checkpoint(good, environment.get("command")),
         dollars_per_hour=_burning(context, run, ranks),
         owner=run.owner,
         host=host,

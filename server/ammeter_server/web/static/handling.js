@@ -1,5 +1,5 @@
-// What a person needs to act on an incident: weights, last good checkpoint, cost, owner and place, other runs, and who
-// was notified. Each card requests it when it is visible, and again at most every ten seconds.
+// What a person needs to act on an incident: what to do now, weights, last good checkpoint, cost, owner and place, other
+// runs, and who was notified. Each card requests it when it is visible, and again at most every ten seconds.
 
 import { get } from "./api.js";
 import { make, replace, visible } from "./dom.js";
@@ -10,7 +10,9 @@ const known = new Map();
 
 const WEIGHTS = {
   poisoned: ["bad", "weights poisoned", "NaN or Inf were read in the weights or in the optimizer's state"],
+  buffers: ["bad", "buffers poisoned", "NaN or Inf were read in buffers, which evaluation uses; the weights are another matter"],
   damaged: ["bad", "weights damaged", "They are finite, but the fault led them astray: return to those from before it"],
+  doubtful: ["warn", "weights led astray", "They are finite, but steps since the fault began changed them wrongly"],
   safe: ["good", "weights safe", "Since the fault began, every applied step had a finite loss and finite gradients"],
   finite: ["", "weights finite when last read", "The last reading, of all weights or a part of them, was finite. Later steps may have changed that"],
   unknown: ["", "weights not read", "No weights have been read since the fault began"],
@@ -23,13 +25,13 @@ const RELATED = {
   driver: "the same driver",
 };
 
-// Fills the places of a card: chip, facts, checkpoint, reach and notified.
+// Fills the places of a card: now, chip, facts, checkpoint, reach and notified.
 export function showHandling(incident, places) {
   const path = `/incidents/${encodeURIComponent(incident.id)}`;
   const old = known.get(incident.id);
   if (old) fill(places, old.answers);
   if (old && Date.now() - old.at < FRESH_MS) return;
-  whenVisible(places.facts, async () => {
+  whenVisible(places.now, async () => {
     try {
       const answers = await Promise.all([get(`${path}/context`), get(`${path}/reach`), get(`${path}/deliveries`)]);
       known.set(incident.id, { at: Date.now(), answers });
@@ -50,6 +52,7 @@ function whenVisible(element, act) {
 }
 
 function fill(places, [context, reach, deliveries]) {
+  replace(places.now, make("strong", {}, "Now"), context.now);
   showWeights(places.chip, context.weights);
   replace(places.facts, facts(context));
   replace(places.checkpoint, checkpoint(context));
@@ -80,7 +83,7 @@ function facts({ run_state, dollars_per_hour, owner, host, job, commit, driver, 
 }
 
 function checkpoint({ checkpoint: saved }) {
-  if (!saved) return make("p", { class: "quiet" }, "No checkpoint with a path was recorded from before the fault.");
+  if (!saved) return null;
   const parts = [saved.verified ? "read back: complete and finite" : "not read back", ...(saved.missing.length ? [`lacks ${saved.missing.join(", ")}`] : [])];
   const again = saved.resume
     ? command("Resume", saved.resume)
@@ -138,7 +141,7 @@ async function copyByPermission(text) {
 function related({ items }) {
   if (items.every((item) => item.runs === 0)) return make("p", { class: "quiet" }, `None with ${items.map(({ by }) => RELATED[by]).join(", ")}.`);
   return make("ul", { class: "reach" }, items.map((item) => make("li", {}, item.runs === 0 ? make("span", { class: "quiet" }, `${RELATED[item.by]}: none`) : make("details", {},
-    make("summary", {}, `${RELATED[item.by]}: ${plural(item.runs, "run")}`, item.broken ? make("strong", { class: "bad" }, `, ${integer(item.broken)} with open incidents`) : ""),
+    make("summary", {}, `${RELATED[item.by]}: ${plural(item.runs, "run")}`, item.broken ? `, ${integer(item.broken)} with open incidents` : ""),
     make("ul", {}, item.items.map((run) => make("li", {}, make("a", { href: `/runs/${encodeURIComponent(run.run)}` }, make("bdi", {}, run.name || run.run.slice(0, 8))),
       make("span", { class: run.open_incidents ? "bad" : "quiet" }, ` ${run.state}${run.open_incidents ? ", open incidents" : ""}`)))),
     item.runs > item.items.length ? make("p", { class: "quiet" }, `${integer(item.runs - item.items.length)} more`) : null))));

@@ -3,6 +3,12 @@
 import { make, replace, updateChildren, visible } from "./dom.js";
 import { ago, dollars, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
 
+const MIN_IDLE_SECONDS = 120;
+const IDLE_STEPS = 10; // usual step times without a step after which a run counts as idle
+
+const MIN_ATTEMPTS = 20;
+const HIGH_SKIPPED_SHARE = 0.1;
+
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
   const paging = open.some((incident) => incident.severity === "page" && incident.state === "open");
@@ -11,13 +17,20 @@ export function showHead(place, run, incidents) {
     place.append(make("div", { class: "title" }), make("dl", { class: "figures" }), make("p", { class: "facts" }), make("p", { class: "facts" }));
   }
   const [title, figures, facts, line] = place.children;
-  updateChildren(title, [{ name: run.name || run.id.slice(0, 8), state: run.state }], () => "title", ({ name, state }) =>
-    make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state}` }, state)));
+  const idle = idleSince(run);
+  updateChildren(title, [{ name: run.name || run.id.slice(0, 8), state: run.state, idle }], () => "title", ({ name, state }) =>
+    make("div", { class: "name" }, make("h1", {}, make("bdi", {}, name)), make("span", { class: `state ${state} ${idle ? "idle" : ""}` }, idle ? `${state}, last step ${idle}` : state)));
   updateChildren(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(factsOf(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
   updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }, ...tools(run)], ({ words }) => words,
     ({ words, id, how = "", href = `/runs/${encodeURIComponent(id)}${how}` }) => make("a", { href }, make("bdi", {}, words)));
+}
+
+// When a running run made its last step, in words, if that is long ago for it.
+function idleSince({ state, last_step_time, latest }) {
+  const seconds = state === "running" && last_step_time ? (Date.now() - Date.parse(last_step_time)) / 1000 : 0;
+  return seconds > Math.max(MIN_IDLE_SECONDS, IDLE_STEPS * (latest?.step_seconds ?? 0)) ? ago(last_step_time) : "";
 }
 
 // A run id that returns more than an hour after the end of its run gets a successor.
@@ -42,7 +55,7 @@ function numbers(run) {
     loss(run, latest),
     { name: "Loss scale", ...scaleOf(latest, unknown), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
-    unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "" },
+    unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "", bad: attempts >= MIN_ATTEMPTS && counters.skipped > HIGH_SKIPPED_SHARE * attempts },
     { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
     ...cost(run),
@@ -66,14 +79,17 @@ function cost({ cost_dollars: all, replaced_steps: steps, replaced_cost_dollars:
   return [{ name: "Cost", value: dollars(all), under: parts.join(", ") }];
 }
 
-// Several losses have their names below; so has a loss that is known only from backward().
+// The first of several losses; the others are below with their names, unless they are the same number. So is the name of
+// a loss that is known only from backward().
 function loss(run, latest) {
   const names = [...(latest.loss === undefined ? [] : ["loss"]), ...severalLosses(run)];
-  const alone = names.length < 2 && names[0] !== "loss_backward";
-  const value = names.length ? names.map((name) => short(latest[name])).join(" · ") : short(latest.loss);
+  const [first, ...others] = names;
+  const different = others.filter((name) => latest[name] !== latest[first]);
+  const shown = different.slice(0, 2).map((name) => `${name} ${short(latest[name])}`);
+  const more = different.length > 2 ? [`${integer(different.length - 2)} more`] : [];
   const validation = latest.val_loss === undefined ? [] : [`validation ${short(latest.val_loss)}`];
-  const under = [...(alone ? [] : [names.join(" · ")]), ...stale(run, latest.loss_step), ...validation].join(", ");
-  return { name: "Loss", value, under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
+  const under = [...(first === "loss_backward" ? [first] : []), ...shown, ...more, ...stale(run, latest.loss_step), ...validation].join(", ");
+  return { name: "Loss", value: short(latest[first ?? "loss"]), under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
 }
 
 // Readings may be older than the newest step; their step and number are shown. NaN is no alarm after a skipped step from

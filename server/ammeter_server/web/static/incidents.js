@@ -2,6 +2,7 @@
 
 import { post } from "./api.js";
 import { showAsk } from "./ask.js";
+import { withCode } from "./code.js";
 import { make, updateChildren } from "./dom.js";
 import { drawEvidence } from "./evidence.js";
 import { showHandling } from "./handling.js";
@@ -59,17 +60,18 @@ function summary(closed) {
 
 function card(incident, actions) {
   const { severity, state } = incident;
-  const places = { chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), checkpoint: make("div", { class: "saved" }), reach: make("section", {}), notified: make("section", {}) };
+  const places = { now: make("p", { class: "now" }), chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), checkpoint: make("div", { class: "saved" }), reach: make("section", {}), notified: make("section", {}) };
   const drawn = drawEvidence(incident.evidence);
   const article = make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},
       make("span", { class: "severity" }, severity),
       make("h2", {}, incident.title || incident.verdict), places.chip,
       make("span", { class: "buttons" }, buttons(incident, actions.changed))),
+    places.now,
     make("div", { class: "first" },
       make("div", { class: "what" },
-        make("p", { class: "cause" }, incident.cause),
-        make("p", { class: "fix" }, make("strong", {}, "Fix"), incident.fix),
+        make("p", { class: "cause" }, withCode(incident.cause)),
+        make("p", { class: "fix" }, make("strong", {}, "Fix"), withCode(incident.fix)),
         incident.step_offset ? make("p", { class: "quiet" }, `Steps in these texts and in the evidence count from the start of this attempt, which is step ${integer(incident.step_offset)} of the run.`) : null),
       make("div", { class: "where" }, spot(incident, actions), places.facts)),
     places.checkpoint,
@@ -99,7 +101,7 @@ function spot(incident, { zoom, isAlone }) {
   const facts = [
     ["first step", make("button", { class: "link", title: "Show this step in the charts", onclick: () => zoom(incident.first_step + incident.step_offset) }, integer(incident.first_step + incident.step_offset))],
     ["detected at step", integer(incident.opened_step + incident.step_offset)],
-    ["last seen at step", integer(incident.last_step + incident.step_offset)],
+    ["last seen at step", incident.state === "closed" ? integer(incident.last_step + incident.step_offset) : null],
     ["tensor", incident.tensor],
     ["module", incident.tensor?.startsWith(`${incident.module}.`) ? null : incident.module],
     ["line", incident.caller],

@@ -75,6 +75,8 @@ def test_the_context_names_owner_place_cost_and_the_last_good_checkpoint(client:
     stream.send()
     context = context_of(client, incident(client, stream))
     assert {"state": "safe", "step": 49} == context["weights"]
+    assert context["now"].startswith("Stop the run: ")
+    assert "continue from its newest checkpoint" in context["now"]
     saved = context["checkpoint"]
     assert ("/ckpt/30.pt", 30, ["scaler"], False) == tuple(
         saved[key] for key in ("path", "step", "missing", "verified")
@@ -116,6 +118,7 @@ def test_weights_with_nan_are_poisoned(client: httpx.Client) -> None:
     context = context_of(client, incident(client, stream, "nonfinite-weights"))
     assert "poisoned" == context["weights"]["state"]
     assert context["checkpoint"] is None
+    assert "no checkpoint from before step 40 was recorded" in context["now"]
 
 
 def test_an_applied_step_with_nan_is_not_called_safe(client: httpx.Client) -> None:
@@ -167,3 +170,14 @@ def test_reach_counts_other_runs_that_share_verdict_host_commit_or_driver(client
     assert all(item["broken"] == 1 for item in items.values())
     only_here = client.get(f"/api/v1/incidents/{first}/reach", params={"project": "demo"}).json()["items"]
     assert 0 == only_here[0]["runs"]
+
+
+def test_steps_that_used_wrong_gradients_leave_finite_weights_in_doubt(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 90 * STEP)
+    train(stream, 0, 40)
+    stream.say("usage.mixed_scale", 41, optimizer="SGD", caller="train.py:7", scale=65536.0)
+    train(stream, 41, 60)
+    stream.send()
+    context = context_of(client, incident(client, stream, "mixed-scale-gradients"))
+    assert "doubtful" == context["weights"]["state"]
+    assert "no checkpoint from before step 41" in context["now"]

@@ -1,0 +1,100 @@
+"""What a person should do with a run that has an incident follows from what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ammeter.verdicts import BY_ID
+from ammeter.verdicts.urgency import URGENCY
+from ammeter_server.incidents.next_action import MIN_SKIPPED, Situation, WeightsState, next_action
+
+SITUATION = Situation(
+    verdict="nonfinite-weights",
+    is_running=True,
+    is_over=False,
+    first_step=20,
+    weights="poisoned",
+    good_checkpoint=15,
+    any_checkpoint=True,
+    skipped_in_a_row=0,
+    scale=65536.0,
+)
+
+
+def test_every_verdict_has_an_urgency_and_its_sentence_ends_well() -> None:
+    assert set(BY_ID) == set(URGENCY)
+    for name in BY_ID:
+        for weights in ("poisoned", "buffers", "damaged", "doubtful", "safe", "finite", "unknown"):
+            text = next_action(replace(SITUATION, verdict=name, weights=weights))
+            assert text.endswith(".")
+            assert text[0].isupper()
+
+
+def test_bad_weights_are_left_for_the_checkpoint_from_before_the_fault() -> None:
+    text = next_action(SITUATION)
+    assert text.startswith("Stop the run: ")
+    assert text.endswith("go back to the checkpoint of step 15.")
+    without = next_action(replace(SITUATION, good_checkpoint=None))
+    assert "no checkpoint from before step 20 was recorded" in without
+    assert "start over" in next_action(replace(SITUATION, good_checkpoint=None, first_step=0))
+
+
+@pytest.mark.parametrize("weights", ["poisoned", "damaged", "doubtful"])
+def test_bad_weights_are_never_called_good(weights: WeightsState) -> None:
+    for verdict in URGENCY:
+        for is_over in (False, True):
+            text = next_action(replace(SITUATION, verdict=verdict, weights=weights, is_over=is_over))
+            assert "weights are good" not in text
+            assert "Nothing to do" not in text
+
+
+def test_weights_that_were_not_read_are_not_called_good() -> None:
+    for weights in ("finite", "unknown"):
+        of = replace(SITUATION, verdict="nonfinite-loss", weights=weights)
+        assert next_action(of).endswith("Continue from the checkpoint of step 15, from before the fault.")
+        assert "ammeter checkpoint" in next_action(replace(of, good_checkpoint=None))
+        assert "start over" in next_action(replace(of, good_checkpoint=None, any_checkpoint=False))
+
+
+def test_a_scale_that_has_fallen_needs_a_new_scaler() -> None:
+    fallen = replace(SITUATION, verdict="scale-collapse", weights="safe", scale=2.0**-113)
+    assert next_action(fallen).endswith("with a new GradScaler: the scale has fallen to 2^-113.")
+    assert "GradScaler" not in next_action(replace(fallen, scale=None))
+    assert "to 0." in next_action(replace(fallen, scale=0.0))
+    assert "GradScaler" in next_action(replace(fallen, scale=float("nan")))
+
+
+def test_a_run_that_skips_every_step_is_stopped_though_the_fault_alone_could_wait() -> None:
+    waiting = replace(SITUATION, verdict="activation-overflow", weights="safe", skipped_in_a_row=MIN_SKIPPED - 1)
+    assert next_action(waiting).startswith("Mend it soon")
+    stuck = next_action(replace(waiting, skipped_in_a_row=MIN_SKIPPED))
+    assert stuck.startswith(f"Stop the run: its last {MIN_SKIPPED} steps were all skipped")
+
+
+def test_a_fault_that_only_costs_time_can_wait() -> None:
+    waits = replace(SITUATION, verdict="fp32-fallback", weights="safe", skipped_in_a_row=50)
+    assert next_action(waits) == "The run can go on: this costs time, not accuracy."
+    assert next_action(replace(waits, is_running=False)) == "No hurry: this costs time, not accuracy."
+
+
+def test_an_incident_that_has_recovered_leaves_nothing_to_do_unless_the_weights_are_bad() -> None:
+    over = replace(SITUATION, verdict="gradient-spike", weights="safe", is_over=True)
+    assert next_action(over).startswith("Nothing to do for this run")
+    assert "checkpoint of step 15" in next_action(replace(over, weights="damaged"))
+
+
+def test_a_run_that_has_ended_is_not_stopped() -> None:
+    for verdict in URGENCY:
+        text = next_action(replace(SITUATION, verdict=verdict, weights="safe", is_running=False))
+        assert "Stop the run" not in text
+        assert "The run can go on" not in text
+    assert next_action(replace(SITUATION, verdict="run-lost", weights="safe", is_running=False)).startswith(
+        "Start it again"
+    )
+
+
+def test_a_run_that_resumed_wrongly_goes_back_to_what_it_loaded() -> None:
+    text = next_action(replace(SITUATION, verdict="resume-mismatch", weights="safe"))
+    assert text.endswith("resume again from the checkpoint that it loaded.")

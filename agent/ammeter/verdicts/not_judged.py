@@ -96,18 +96,29 @@ def not_judged(streams: Iterable[StreamCounters], reached: Collection[str] = ())
         streams: Those of the ranks. Streams of versions that did not count their readings are ignored.
         reached: Verdicts with a finding.
     """
-    unmet_by_stream = [
-        _unmet_needs(tuple(readings.items()), counters["steps"], precision)
-        for counters, precision in streams
-        if (readings := counted_readings.of(counters)) is not None and counters.get("steps")
-    ]
-    open_verdicts = []
-    for verdict in ALL:
-        unmet = [entries[verdict.id] for entries in unmet_by_stream if verdict.id in entries]
-        worst = [entry for entry in unmet if entry is not None]
-        if worst and len(worst) == len(unmet) and verdict.id not in reached:
-            open_verdicts.append(_described(verdict, max(worst, key=lambda entry: entry.share)))
-    return open_verdicts
+    unmet = _unmet_in_all(streams, reached)
+    return [_described(verdict, unmet[verdict.id]) for verdict in ALL if verdict.id in unmet] if unmet else []
+
+
+def count_not_judged(streams: Iterable[StreamCounters], reached: Collection[str] = ()) -> int:
+    """Returns the number of these verdicts."""
+    return len(_unmet_in_all(streams, reached))
+
+
+def _unmet_in_all(streams: Iterable[StreamCounters], reached: Collection[str]) -> dict[str, _Unmet]:
+    """Returns verdict -> its unmet need of the largest share, if each stream to which it applies has one."""
+    unmet: dict[str, _Unmet] = {}
+    met = set(reached)
+    for counters, precision in streams:
+        readings = counted_readings.of(counters)
+        if readings is None or not counters.get("steps"):
+            continue
+        for verdict, need in _unmet_needs(tuple(readings.items()), counters["steps"], precision).items():
+            if need is None:
+                met.add(verdict)
+            elif verdict not in unmet or need.share > unmet[verdict].share:
+                unmet[verdict] = need
+    return {verdict: need for verdict, need in unmet.items() if verdict not in met}
 
 
 def sentences(open_verdicts: Sequence[NotJudged]) -> list[str]:

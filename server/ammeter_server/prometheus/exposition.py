@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from ammeter_server.prometheus.metrics import METRICS, PROCESS_METRICS, Metric
 
@@ -21,14 +22,33 @@ RunSamples = Mapping[str, str]
 """Text lines by metric name."""
 
 
+class Line(NamedTuple):
+    """A line of the last time: its part before the value, the value, and all of it."""
+
+    head: str
+    value: float
+    text: str
+
+
+Lines = dict[tuple[str, ...], Line]
+"""(metric, label values) -> the line."""
+
+
 @dataclass
 class Exposition:
     """Samples as lines of text.
 
     Values that are not finite are omitted, because every comparison with NaN is false.
+
+    Attributes:
+        before: The lines of the last time. A sample with the same labels has the same beginning, and often the same
+            value.
+        lines: The lines of this time.
     """
 
-    lines: dict[str, list[str]] = field(default_factory=dict)
+    before: Lines = field(default_factory=dict)
+    lines: Lines = field(default_factory=dict)
+    _texts: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, value: float | str | None, *labels: str) -> None:
         """Adds one sample of a gauge or counter.
@@ -37,7 +57,13 @@ class Exposition:
         """
         if value is None or isinstance(value, str) or not math.isfinite(value):
             return
-        self.lines.setdefault(name, []).append(_sample(name)(*map(_escaped, labels), _number(value)))
+        key = (name, *labels)
+        line = self.before.get(key)
+        if line is None or line.value != value:
+            head = _sample(name)(*map(_escaped, labels)) if line is None else line.head
+            line = Line(head, value, f"{head}{_number(value)}\n")
+        self.lines[key] = line
+        self._texts.setdefault(name, []).append(line.text)
 
     def add_histogram(
         self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float | None, *labels: str
@@ -51,12 +77,12 @@ class Exposition:
         below = list(map(_number, accumulate(counts)))
         format_lines = _histogram(name, tuple(bounds), total is not None)
         lines = format_lines(*map(_escaped, labels), *below, _number(total or 0))
-        self.lines.setdefault(name, []).append(lines)
+        self._texts.setdefault(name, []).append(lines)
 
     @property
     def samples(self) -> RunSamples:
         """The lines added so far."""
-        return {name: "".join(lines) for name, lines in self.lines.items()}
+        return {name: "".join(texts) for name, texts in self._texts.items()}
 
 
 def text(samples: Sequence[RunSamples], is_open: bool) -> Iterator[bytes]:
@@ -75,9 +101,8 @@ def text(samples: Sequence[RunSamples], is_open: bool) -> Iterator[bytes]:
 
 @lru_cache
 def _sample(name: str) -> Callable[..., str]:
-    """Returns a formatter of one line, called with the label values and the value."""
-    labels = _labels(_named(name))
-    return f"{name}{labels} {{{len(_named(name).labels)}}}\n".format
+    """Returns a formatter of the line up to its value, called with the label values."""
+    return f"{name}{_labels(_named(name))} ".format
 
 
 @lru_cache

@@ -14,7 +14,15 @@ from ammeter_server.config.prices import Prices
 from ammeter_server.db import Row
 from ammeter_server.prometheus.exposition import Exposition
 from ammeter_server.runs import cost, devices
-from ammeter_server.runs.rank_totals import fallbacks, latest, lost, newest_step, not_judged, precision, ranks_reporting
+from ammeter_server.runs.rank_totals import (
+    count_not_judged,
+    fallbacks,
+    latest,
+    lost,
+    newest_step,
+    precision,
+    ranks_reporting,
+)
 
 MAX_LABEL_CHARS = 200
 MAX_REASONS = 2
@@ -227,7 +235,7 @@ def _add_agent(samples: Exposition, run: str, counters: Mapping[str, Any], strea
     ranks = [stream for stream in streams if stream.role == "rank"]
     if counters["step_seconds"] > 0:
         samples.add("ammeter_agent_overhead_ratio", counters["overhead_seconds"] / counters["step_seconds"], run)
-    samples.add("ammeter_verdicts_not_judged", len(not_judged(ranks)), run)
+    samples.add("ammeter_verdicts_not_judged", count_not_judged(ranks), run)
     by_reason = {reason: sum(counts.values()) for reason, counts in lost(streams).items()}
     exposed = dict(sorted(by_reason.items())[:MAX_REASONS])
     others = sum(by_reason.values()) - sum(exposed.values())

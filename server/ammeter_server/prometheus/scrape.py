@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ammeter_server.config.prices import Prices
 from ammeter_server.db import Connection, Store
 from ammeter_server.db.queries import metrics as query
-from ammeter_server.prometheus.exposition import Exposition, RunSamples, text
+from ammeter_server.prometheus.exposition import Exposition, Lines, RunSamples, text
 from ammeter_server.prometheus.samples import add_fleet, add_incidents, add_run
 
 COUNTERS_STAY_NS = 5 * 60 * 10**9
@@ -37,6 +37,8 @@ class Scrape:
         self._store = store
         self._prices = prices
         self._finished: dict[tuple[Any, ...], _Run] = {}
+        self._lines: dict[str, Lines] = {}
+        """The lines of each live run in the last scrape."""
 
     def text(self, now: int, is_open: bool) -> Iterator[bytes]:
         """Yields the text in pieces, without OpenMetrics' end line.
@@ -50,6 +52,7 @@ class Scrape:
             incidents = query.incidents_since(connection, now - COUNTERS_STAY_NS)
             totals = query.fleet(connection)
         running = [self._render(run, streams, now) for run, streams in live]
+        self._lines = {run.id: self._lines[run.id] for run, _ in live}
         fleet = Exposition()
         add_incidents(fleet, incidents)
         add_fleet(fleet, totals)
@@ -73,6 +76,7 @@ class Scrape:
         return {key: self._finished.get(key) or new[key] for key in keys.values()}
 
     def _render(self, run: Any, streams: Any, now: int, *, info_only: bool = False) -> _Run:
-        exposition = Exposition()
+        exposition = Exposition(self._lines.get(run.id, {}))
         add_run(exposition, run, streams, now, info_only=info_only, prices=self._prices)
+        self._lines[run.id] = exposition.lines
         return _Run(run.started, run.id, exposition.samples)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ammeter.counters import run as run_counters
 from ammeter.counters.events import OTHER, Counters
-from ammeter.verdicts.not_judged import NotJudged
-from ammeter.verdicts.not_judged import not_judged as verdicts_not_judged
+from ammeter.verdicts import not_judged as verdicts
+from ammeter.verdicts.not_judged import NotJudged, StreamCounters
 from ammeter_server.db import Row
 from ammeter_server.runs.latest_values import MEASURED_AT
 
@@ -87,9 +87,18 @@ def precision(ranks: Sequence[Row[Any]]) -> str | None:
 
 def not_judged(ranks: Iterable[Row[Any]]) -> list[NotJudged]:
     """Returns the verdicts that the run's readings leave open."""
-    streams = [(stream.counters, stream.precision) for stream in ranks]
-    reached = {verdict for counters, _ in streams for verdict in counters.get("reached", ())}
-    return verdicts_not_judged(streams, reached)
+    return verdicts.not_judged(*_counters_and_findings(ranks))
+
+
+def count_not_judged(ranks: Iterable[Row[Any]]) -> int:
+    """Returns the number of these verdicts."""
+    return verdicts.count_not_judged(*_counters_and_findings(ranks))
+
+
+def _counters_and_findings(ranks: Iterable[Row[Any]]) -> tuple[list[StreamCounters], set[str]]:
+    """Returns the counters of each stream, and the verdicts with a finding."""
+    streams: list[StreamCounters] = [(stream.counters, stream.precision) for stream in ranks]
+    return streams, {verdict for counters, _ in streams for verdict in counters.get("reached", ())}
 
 
 def lost(streams: Iterable[Row[Any]]) -> dict[str, dict[str, int]]:

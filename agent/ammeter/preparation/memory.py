@@ -16,7 +16,7 @@ import torch
 
 from ammeter.preparation.contents import Contents, contents_of
 from ammeter.preparation.optimizer_state import saved_tensors
-from ammeter.tensors.hidden_reads import has_numbers, is_ordinary, unseen
+from ammeter.tensors.hidden_reads import has_numbers, unseen
 from ammeter.tensors.live_objects import elements, live_objects
 
 MAX_CONTAINERS = 200_000
@@ -35,10 +35,11 @@ def checkpoint_in_memory(weights: Sequence[torch.Tensor], strays: Iterable[torch
 
     Args:
         weights: The present weights of the model.
-        strays: All other tensors. Containers are searched only if one of these may be a copy of a weight.
+        strays: All other tensors of torch's own classes. Containers are searched only if one of these may be a copy of
+            a weight.
     """
     chosen = [weight for weight in weights if weight.dim() > 1 and has_numbers(weight)][:COMPARED_WEIGHTS]
-    may_exist = chosen and any(not is_ordinary(stray) or _is_alike(stray, chosen[0]) for stray in strays)
+    may_exist = chosen and any(_is_alike(stray, chosen[0]) for stray in strays)
     for checkpoint in _checkpoints() if may_exist else ():
         if unseen(partial(_has_weights, checkpoint, chosen), chosen):
             return contents_of(checkpoint)

@@ -40,9 +40,13 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     return is_plain(tensor) and not tensor.is_meta
 
 
+ORDINARY = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors whose attributes run no code of the program."""
+
+
 def is_ordinary(value: object) -> bool:
-    """Whether this is a tensor whose attributes run no code of the program.
+    """Whether this is a tensor of one of these classes.
 
     `isinstance` would read `__class__`, which a proxy computes.
     """
-    return type(value) in (torch.Tensor, torch.nn.Parameter)
+    return type(value) in ORDINARY

@@ -23,7 +23,8 @@ from ammeter.preparation.observer import Use, observer
 from ammeter.probes import ALL as PROBES
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
-from ammeter.tensors.live_objects import live_objects
+from ammeter.tensors.hidden_reads import ORDINARY, is_ordinary
+from ammeter.tensors.live_objects import instances, live_objects
 from ammeter.torch_hooks.targets import Watched
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
 from ammeter.watching import delivery
@@ -126,7 +127,7 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     replay = bool(options.get("replay"))
     notes = observer.take()
     notes.is_continued = _has_earlier_attempt(folder)
-    notes.strays = WeakIdSet(tensor for tensor in live_objects(torch.Tensor) if not watched.knows(tensor))
+    notes.strays = WeakIdSet(_unwatched_tensors(watched))
     if is_unobserved(watched):
         _add_loaded_checkpoint(notes, watched)
     _own_streams.add(hello.stream)
@@ -146,6 +147,15 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
         raise
     close_at_exit(session, await_delivery)
     return Run(hello.run, session, await_delivery, guards, hello.name, folder)
+
+
+def _unwatched_tensors(watched: Watched) -> Iterator[torch.Tensor]:
+    """Yields the other tensors in memory."""
+    weights = [tensor for _, tensor in watched.alive() if is_ordinary(tensor)]
+    found = instances(*ORDINARY)
+    if not set(map(id, weights)) <= set(map(id, found)):  # this version of Python or torch does not find them so
+        found = live_objects(*ORDINARY)
+    yield from (tensor for tensor in found if not watched.knows(tensor))
 
 
 def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:

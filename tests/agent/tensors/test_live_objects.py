@@ -12,7 +12,8 @@ import torch
 
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.probes.weights.own_averages import find_averages
-from ammeter.tensors.live_objects import elements, live_objects
+from ammeter.tensors.hidden_reads import ORDINARY
+from ammeter.tensors.live_objects import elements, instances, live_objects
 from ammeter.torch_hooks.targets import Watched
 from ammeter.watching.discovery import find_training
 
@@ -32,6 +33,19 @@ def test_objects_of_a_class_and_its_subclasses_are_found_and_none_of_their_code_
     found = {id(value) for value in live_objects(dict)}
     assert set(map(id, wanted)) <= found
     assert id(wanted) not in found
+
+
+class Named(torch.Tensor):
+    """A tensor of the program's own class."""
+
+
+def test_instances_of_classes_in_python_are_found_without_those_of_subclasses() -> None:
+    tensor, parameter = torch.zeros(2), torch.nn.Parameter(torch.zeros(2))
+    named = torch.zeros(2).as_subclass(Named)
+    found = {id(value) for value in instances(*ORDINARY)}
+    assert {id(tensor), id(parameter)} <= found
+    assert id(named) not in found
+    assert found == {id(value) for value in live_objects(torch.Tensor) if type(value) in ORDINARY}
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -79,15 +93,22 @@ def search_for_the_training() -> object:
     return find_training(optimizer) and model
 
 
-@pytest.mark.parametrize("search", [search_for_a_checkpoint, search_for_averages, search_for_the_training])
+def search_for_tensors() -> object:
+    tensor = torch.zeros(2)
+    return any(found is tensor for found in instances(*ORDINARY))
+
+
+@pytest.mark.parametrize(
+    "search", [search_for_tensors, search_for_a_checkpoint, search_for_averages, search_for_the_training]
+)
 def test_a_tuple_under_construction_stays_intact(search: Callable[[], object]) -> None:
     """Such a tuple has missing elements, and Python completes it only if nothing else refers to it."""
 
     def parts() -> Iterator[object]:
-        yield 1
+        yield torch.Tensor  # a search for tensors finds what refers to their class
         yield search()
         yield 3
 
     first, found, third = tuple(parts())
-    assert (1, 3) == (first, third)
+    assert (torch.Tensor, 3) == (first, third)
     assert found

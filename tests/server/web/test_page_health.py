@@ -125,7 +125,7 @@ def test_one_cursor_reads_all_rows_by_pointer_and_by_key(
     assert ("applied", "2¹⁵") == (values(browser)["Skipped steps"], values(browser)["Loss scale"])
     canvas.send_keys(Keys.ARROW_DOWN)
     assert "Step 200, Loss scale: 2¹⁵" in (
-        found(browser, "#health [role=status]")[0].get_attribute("textContent") or ""
+        found(browser, "#main > [role=status]")[0].get_attribute("textContent") or ""
     )
     assert {"Loss", "Loss scale", "Skipped steps"} == {*values(browser)}
     appears(browser, "#health", "Not measured in these steps: headroom, underflow, lost updates, gradient norm, step")

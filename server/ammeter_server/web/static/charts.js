@@ -2,8 +2,9 @@
 
 import { show, shown, shownNumber, shownSteps } from "./address.js";
 import { get } from "./api.js";
+import { Cursor, fitted } from "./cursor.js";
 import { make, replace } from "./dom.js";
-import { breaksOf, Plot } from "./plot.js";
+import { breaksOf } from "./gaps.js";
 import { integer, number, scale, severalLosses, short } from "./words.js";
 
 const POINTS = 2000;
@@ -28,6 +29,8 @@ export class Charts {
     this.incidents = [];
     this.range = shownSteps();
     this.chosen = () => null;
+    this.cursor = new Cursor();
+    this.actions = { cursor: this.cursor, zoom: (first, last) => this.select(first, last), all: () => this.all() };
     this.plots = [];
     this.head = make("div", { class: "filters" });
     this.generation = 0;
@@ -64,6 +67,7 @@ export class Charts {
     this.run = run;
     const losses = severalLosses(run).join("\n");
     const lives = JSON.stringify((run.lives ?? []).map(({ step_offset, replaced_from }) => [step_offset, replaced_from]));
+    this.Plot ??= (await import("./plot.js")).Plot; // large, and the first screen does not need it
     if (this.plots.length && (losses !== this.losses || lives !== this.lives)) this.reset();
     this.lives = lives;
     if (!this.plots.length || losses !== this.losses) this.build();
@@ -75,6 +79,13 @@ export class Charts {
     if (reload && this.closeUp) await this.loadCloseUp();
     this.draw();
     if (isRestored) this.showHead();
+  }
+
+  // Selects steps by pointer, fingers or keys. Returns false if they are shown already.
+  select(first, last) {
+    const range = fitted([first, last], this.run?.last_step ?? last);
+    if (JSON.stringify(range) === JSON.stringify(this.range)) return false;
+    return range ? this.zoom(...range) : this.all();
   }
 
   // Shows the steps from first to last in full resolution; all() shows the complete run. Both call chosen(), as does a
@@ -148,7 +159,7 @@ export class Charts {
     if (this.tensor) charts.push({ title: "Gradient norm of", tensor: this.tensor, names: [`grad.norm:${this.tensor}`], words: ["L2 norm, unscaled"], log: 10, format: short, empty: "Not measured yet.", close: () => this.show(null) });
     replace(this.place, this.head);
     this.showHead();
-    this.plots = charts.map((chart) => new Plot(this.place, chart, { zoom: (first, last) => this.zoom(first, last), all: () => this.all() }));
+    this.plots = charts.map((chart) => new this.Plot(this.place, chart, this.actions));
   }
 
   showHead() {

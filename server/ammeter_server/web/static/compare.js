@@ -2,9 +2,11 @@
 
 import { get, post, remove } from "./api.js";
 import { CHARTS as COMMON } from "./comparison.js";
+import { Cursor, fitted } from "./cursor.js";
 import { make, replace, updateChildren, visible } from "./dom.js";
+import { breaksOf } from "./gaps.js";
 import { poll } from "./live.js";
-import { breaksOf, Plot } from "./plot.js";
+import { Plot } from "./plot.js";
 import { integer, number, plain, short } from "./words.js";
 
 const POINTS = 2000;
@@ -17,7 +19,9 @@ const place = document.getElementById("compare");
 const charts = document.getElementById("charts");
 const { run, baseline } = place.dataset;
 const path = (id) => `/runs/${encodeURIComponent(id)}`;
+const cursor = new Cursor();
 let stepRange = {};
+let end = Infinity; // the last step that both runs have
 let plots = null;
 let shown = "";
 
@@ -91,11 +95,15 @@ function showFinding({ verdict, severity, title, cause, fix, runbook }) {
 }
 
 function showCharts({ run: own, baseline: other, series, numbers }) {
-  const zoom = (first, last) => narrow({ from: first, to: last });
+  const zoom = (first, last) => {
+    const steps = fitted([first, last], end);
+    return narrow(steps ? { from: steps[0], to: steps[1] } : {});
+  };
   const declared = numbers.metrics.filter(({ name }) => CHARTS.every((chart) => chart.name !== name))
     .map(({ name, better }) => ({ title: `${visible(name)}, ${better} is better`, name, format: short, empty: CHARTS[0].empty }));
-  plots ??= [...CHARTS, ...declared].map((chart) => new Plot(charts, chart, { zoom, all: () => narrow({}) }));
+  plots ??= [...CHARTS, ...declared].map((chart) => new Plot(charts, chart, { zoom, all: () => narrow({}), cursor }));
   const range = stepRange.from === undefined ? null : [stepRange.from, stepRange.to];
+  if (!range) end = Math.max(1, ...series.map(({ steps }) => steps.at(-1) ?? 0));
   for (const plot of plots) {
     const { steps, ...values } = series.find((curve) => curve.name === plot.chart.name) ?? { steps: [], run: [], baseline: [] };
     const lines = [["run", own], ["baseline", other]].map(([side, summary], tone) =>
@@ -107,7 +115,7 @@ function showCharts({ run: own, baseline: other, series, numbers }) {
 }
 
 function narrow(steps) {
-  stepRange = steps.from === undefined ? {} : { from: Math.max(0, steps.from), to: Math.max(steps.from + 1, steps.to) };
+  stepRange = steps;
   return compare();
 }
 

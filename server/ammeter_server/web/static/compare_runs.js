@@ -3,9 +3,11 @@
 
 import { get } from "./api.js";
 import { CHARTS as COMMON } from "./comparison.js";
+import { Cursor, fitted } from "./cursor.js";
 import { make, replace, visible } from "./dom.js";
+import { breaksOf } from "./gaps.js";
 import { poll } from "./live.js";
-import { breaksOf, Plot } from "./plot.js";
+import { Plot } from "./plot.js";
 import { integer, number, plain, short } from "./words.js";
 
 const POINTS = 1000;
@@ -19,9 +21,11 @@ const charts = document.getElementById("charts");
 const path = (id) => `/runs/${encodeURIComponent(id)}`;
 const ids = [...new Set((new URLSearchParams(location.search).get("runs") ?? "").split(",").filter(Boolean))];
 const named = ({ id, name }) => visible(name || id.slice(0, 8));
+const cursor = new Cursor();
 let plots = null;
 let smoothing = 0;
 let range = null;
+let end = Infinity; // the last step that any of them has
 let known = null;
 
 poll(async () => {
@@ -127,8 +131,9 @@ function smoother() {
 
 function showCharts() {
   const { baseline, others, pairs, scales } = known;
-  plots ??= CHARTS.map((chart) => new Plot(charts, chart, { zoom: (first, last) => narrow([Math.max(0, first), Math.max(first + 1, last)]), all: () => narrow(null) }));
+  plots ??= CHARTS.map((chart) => new Plot(charts, chart, { zoom: (first, last) => narrow(fitted([first, last], end)), all: () => narrow(null), cursor }));
   const smoothed = (values, { name }) => (name === "scale" ? values.map(number) : smooth(values.map(number), smoothing));
+  if (!range) end = Math.max(1, ...pairs.flatMap(({ series }) => series.map(({ steps }) => steps.at(-1) ?? 0)), ...scales.map(({ steps }) => steps.at(-1) ?? 0));
   for (const plot of plots) {
     const curves = pairs.map((pair) => curve(pair, plot.chart.name));
     const longest = curves.reduce((most, other) => (other.steps.length > most.steps.length ? other : most), curves[0]);

@@ -4,6 +4,7 @@
 import { show, shown, shownChoice } from "./address.js";
 import { changed } from "./api.js";
 import { boundariesOf } from "./charts.js";
+import { isTouched } from "./cursor.js";
 import { make, replace, visible } from "./dom.js";
 import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
@@ -37,7 +38,7 @@ export class Exponents {
     this.picture = make("div", {});
     this.fold.body.append(this.filters(), this.emptyNote, this.picture);
     this.picture.append(this.facts, this.fates);
-    this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last) });
+    this.grid = new Grid(this.picture, charts.actions);
     this.legend = make("div", {});
     this.picture.append(this.legend);
     dark.addEventListener("change", () => this.draw());
@@ -49,8 +50,9 @@ export class Exponents {
       Object.entries(FORMATS).map(([value, { words }]) => make("option", { value, selected: value === this.format }, words)));
     this.slider = make("input", { id: "exponents-scale", type: "range", min: LOWEST_POWER, max: HIGHEST_POWER, step: 1, value: this.power ?? 16, oninput: () => this.choose({ power: Number(this.slider.value) }) });
     this.scaleWords = make("output", { for: "exponents-scale", class: "quiet" });
+    this.all = make("button", { id: "exponents-all", hidden: true, onclick: () => this.charts.all() }, "Show all steps");
     this.recorded = make("button", { id: "exponents-recorded", onclick: () => this.choose({ power: null }) }, "Recorded scale");
-    return make("div", { class: "filters" }, make("label", {}, "Of ", this.of), make("label", {}, "in ", formats), make("label", {}, "at scale ", this.slider), this.scaleWords, this.recorded,
+    return make("div", { class: "filters" }, make("label", {}, "Of ", this.of), make("label", {}, "in ", formats), make("label", {}, "at scale ", this.slider), this.scaleWords, this.recorded, this.all,
       exportMenu({ name: "exponents", title: () => `${document.title}: ${this.fact()}`, view: this.picture, table: () => this.table() }));
   }
 
@@ -103,6 +105,7 @@ export class Exponents {
     this.showFilters();
     this.emptyNote.hidden = readings.length > 0;
     this.picture.hidden = readings.length === 0;
+    this.all.hidden = !this.range;
     this.fold.facts.textContent = readings.length ? this.fact() : "";
     this.emptyNote.textContent = tensor ? `No exponents of ${visible(tensor)} were counted${this.range ? " in these steps" : ""}: they are beside the third full reading, and then rarely.`
       : this.range ? "No full statistics in these steps." : "No full statistics of this run yet: every eighth full reading counts exponents.";
@@ -152,11 +155,13 @@ export class Exponents {
       lines: limits.map(([at]) => placeOf(rows, at)).filter((at) => at !== null),
       begin: { row: Math.max(0, rows.findIndex((row) => row.exponent === Math.max(format.normal, lowest))), column: columns.findLastIndex(({ reading }) => reading !== null) },
       describe: (row, column) => {
-        const { reading, from, to } = columns[column];
-        if (reading === null) return `steps ${integer(Math.ceil(from))} to ${integer(Math.ceil(to) - 1)}  ·  not measured`;
+        const { reading } = columns[column];
+        if (reading === null) return `${between(columns[column])}  ·  not measured`;
         return describe(rows[row], shareIn(reading, rows[row]), readings[reading], shifts[reading], !this.tensor);
       },
-      words: `${this.tensor ? `Gradient of ${visible(this.tensor)}. ` : ""}${this.fact()}. ${this.brokenWords()} ${this.scaled()} ${this.fate()}`, hint: "Drag to select steps.",
+      describeColumn: (column) => (columns[column].reading === null ? `${between(columns[column])}  ·  not measured` : this.fact(readings[columns[column].reading])),
+      stepOf: (_, column) => (columns[column].reading === null ? Math.ceil(columns[column].from) : readings[columns[column].reading].step),
+      words: `${this.tensor ? `Gradient of ${visible(this.tensor)}. ` : ""}${this.fact()}. ${this.brokenWords()} ${this.scaled()} ${this.fate()}`, hint: isTouched ? "Tap or drag to read a step, pinch to select steps." : "Drag to select steps.",
     };
   }
 
@@ -172,9 +177,8 @@ export class Exponents {
     return [["step", "integer"], ["last_step", "integer"], ["recorded_scale", "number"], ["kind", "text"], ["exponent", "number"], ["elements", "integer"]].map((column, index) => [...column, rows.map((row) => row[index])]);
   }
 
-  // The facts of the last column.
-  fact() {
-    const reading = this.readings.at(-1);
+  // The facts of a column, at first the last one.
+  fact(reading = this.readings.at(-1)) {
     const { step, zeros, nonfinite, all } = reading;
     const format = FORMATS[this.format];
     const { subnormal, below } = fates(reading, shiftOf(reading, this.power) ?? 0, format);
@@ -209,6 +213,10 @@ export class Exponents {
     const summed = Math.max(...readings.map(({ readings: count }) => count));
     return `${scaleText}${wide}${summed > 1 ? ` A column sums up to ${plural(summed, "reading")}.` : ""}`;
   }
+}
+
+function between({ from, to }) {
+  return `steps ${integer(Math.ceil(from))} to ${integer(Math.ceil(to) - 1)}`;
 }
 
 // Limits that are too near to each other for two names share one.

@@ -1,9 +1,11 @@
-// A grid of cells over steps: rows that scroll under a canvas of the visible size, a cursor for pointer and keyboard, and
-// dragging to select steps as in the charts.
+// A grid of cells over steps: rows that scroll under a canvas of the visible size, a cursor for pointer, fingers and
+// keyboard, and dragging to select steps as in the charts.
 
+import { followFingers, Kept } from "./cursor.js";
 import { make } from "./dom.js";
-import { AXIS_HEIGHT, drawChosen, drawCursor, nameWidth, paint } from "./paint.js";
+import { AXIS_HEIGHT, drawChosen, drawCursor, drawStep, nameWidth, paint } from "./paint.js";
 import { colours, dark } from "./shades.js";
+import { integer } from "./words.js";
 
 const MAX_HEIGHT = 480;
 const FLAG_WIDTH = 8;
@@ -13,16 +15,19 @@ const MOVES = {
 };
 
 export class Grid {
-  // actions: zoom(first, last) selects steps; press(row, column) is optional.
+  // actions: zoom(first, last) and all() select steps, and the cursor of all pictures; press(row, column, isFinger) is
+  // optional.
   constructor(place, actions) {
     this.actions = actions;
-    this.picture = null;
+    this.shared = actions.cursor;
+    this.picture = this.preview = null;
     this.hovered = this.cursor = this.dragged = null;
     this.raster = document.createElement("canvas");
     this.canvas = make("canvas", { class: actions.press ? "cells leads" : "cells", tabindex: "0", role: "application", "aria-roledescription": "picture of cells" });
     this.spacer = make("div");
     this.view = make("div", { class: "rows" }, this.canvas, this.spacer);
-    this.readout = make("p", { class: "readout", role: "status" });
+    this.readout = make("p", { class: "readout" });
+    this.kept = new Kept(this.canvas);
     place.append(this.view, this.readout);
     this.listen();
   }
@@ -33,36 +38,66 @@ export class Grid {
     new ResizeObserver(() => this.requestPaint()).observe(this.view);
     dark.addEventListener("change", () => this.requestPaint());
     this.view.addEventListener("scroll", () => this.requestPaint());
-    on("pointermove", (event) => this.move(event));
-    on("pointerleave", () => this.point(null));
+    on("pointermove", (event) => event.pointerType !== "touch" && this.move(event));
+    on("pointerleave", ({ pointerType }) => pointerType !== "touch" && this.point(null));
     on("pointerdown", (event) => this.startDrag(event));
     on("pointerup", (event) => this.endDrag(event));
     on("pointercancel", () => this.drag(null));
+    if (!this.actions.press) on("dblclick", () => this.actions.all());
     on("keydown", (event) => this.handleKey(event));
-    on("focus", () => canvas.matches(":focus-visible") && this.go(this.cursor ?? this.picture?.begin));
-    on("blur", () => this.requestPaint());
+    on("focus", () => canvas.matches(":focus-visible") && this.picture && this.reach(this.placeOfCursor()));
+    on("blur", () => this.requestPaint(false));
+    this.shared.join(canvas, () => this.paint());
+    followFingers(canvas, {
+      area: () => this.box(),
+      range: () => this.range(),
+      point: (offsetX, offsetY) => this.picture && this.point(this.at({ offsetX, offsetY }), offsetX),
+      preview: (...steps) => {
+        this.preview = steps[0] === null ? null : steps;
+        this.requestPaint();
+      },
+      zoom: (first, last) => this.actions.zoom(first, last - 1),
+      tap: (offsetX, offsetY) => this.press(this.at({ offsetX, offsetY }), true),
+    });
   }
 
   // edges: the steps between columns. first, last: which steps are shown, last is not. rows, rowHeight. letters: of the
   // longest name. shades(row): a pixel for each column. broken(row, column). name(row): text and tone, or null.
-  // describe(row, column): the cell in words. words: the picture in words. begin: the cell where the keyboard begins.
+  // describe(row, column): the cell in words. describeColumn(column): a column in words. stepOf(row, column): the step of
+  // a cell. words: the picture in words. begin: the cell where the keyboard begins.
   show(picture) {
     this.picture = picture;
+    this.preview = null;
     this.cursor = this.cursor && this.clamped(this.cursor);
-    this.canvas.setAttribute("aria-label", `${picture.words} Arrow keys move the cursor.${this.actions.press ? " Enter shows the curve." : ""}`);
+    this.hovered = this.hovered && this.clamped({ ...this.hovered, column: columnOf(picture.edges, this.shared.step ?? 0) });
+    this.canvas.setAttribute("aria-label", `${picture.words} Arrow keys move the cursor.${this.actions.press ? " Enter shows the curve." : ""} Plus and minus zoom, 0 shows all steps.`);
     this.requestPaint();
   }
 
-  // Moves the cursor to the cell and scrolls to its row.
+  // Where the keyboard begins: in the column of the shared cursor, if it is shown.
+  placeOfCursor() {
+    const cell = this.cursor ?? this.picture.begin;
+    const { step } = this;
+    return step === null ? cell : { ...cell, column: columnOf(this.picture.edges, step) };
+  }
+
+  // Moves the cursors to the cell and scrolls to its row.
   go(cell) {
     if (!this.picture || !cell) return;
+    this.reach(cell);
+    const { row, column } = this.cursor;
+    this.shared.move(this.picture.stepOf(row, column), this.canvas);
+    this.shared.announce(this.picture.describe(row, column));
+  }
+
+  reach(cell) {
     this.cursor = this.clamped(cell);
     const box = this.box();
     const from = this.cursor.row * box.rowHeight;
     const room = box.height - box.rowHeight;
     this.view.scrollTop = Math.min(Math.max(this.view.scrollTop, from - room), from);
     this.hovered = null;
-    this.requestPaint();
+    this.requestPaint(false);
   }
 
   // Scrolls the row to the middle.
@@ -77,26 +112,48 @@ export class Grid {
     return Math.max(60, 20 * Math.floor((width - this.left(width)) / 20));
   }
 
-  requestPaint() {
+  // isChanged: not only what is drawn over the cells.
+  requestPaint(isChanged = true) {
+    this.kept.isStale ||= isChanged;
     this.pendingPaint ??= requestAnimationFrame(() => {
       this.pendingPaint = null;
-      if (this.picture && this.view.clientWidth) this.paint();
+      this.paint();
     });
   }
 
   paint() {
-    const { canvas, picture, view } = this;
-    this.size();
+    const { canvas, picture, view, step } = this;
+    if (!picture || !view.clientWidth) return;
+    const height = this.size();
     const box = this.box();
     const ink = colours();
-    const pen = canvas.getContext("2d");
-    paint(pen, box, picture, ink, this.raster);
+    const pen = this.kept.pen(view.clientWidth, height, (own) => paint(own, box, picture, ink, this.raster));
     if (this.dragged) drawChosen(pen, box, this.dragged.from, this.dragged.to, ink);
-    const cell = this.hovered ?? (document.activeElement === canvas ? this.cursor : null);
+    if (step !== null) drawStep(pen, box, step, ink);
+    const isOwn = this.shared.owner === canvas;
+    const cell = (isOwn ? this.hovered : null) ?? (document.activeElement === canvas ? this.cursor : null);
     if (cell) drawCursor(pen, box, picture, cell, ink);
-    const words = cell ? picture.describe(cell.row, cell.column) : picture.hint;
+    const isOther = step !== null && !isOwn;
+    const words = cell && !isOther ? picture.describe(cell.row, cell.column) : isOther ? this.columnWords(step) : picture.hint;
     if (this.readout.textContent !== words) this.readout.textContent = words;
     view.classList.toggle("scrolls", this.spacer.offsetHeight > 0);
+  }
+
+  columnWords(step) {
+    const { edges, describeColumn } = this.picture;
+    return step < edges[0] || step >= edges.at(-1) ? `step ${integer(step)}  ·  not measured` : describeColumn(columnOf(edges, step));
+  }
+
+  // Which steps are shown, the last one excluded: while fingers select others, those.
+  range() {
+    return this.preview ?? (this.picture ? [this.picture.first, this.picture.last] : [0, 1]);
+  }
+
+  // The step of the shared cursor, if it is shown.
+  get step() {
+    const [first, last] = this.range();
+    const { step } = this.shared;
+    return step !== null && step >= first && step < last ? step : null;
   }
 
   size() {
@@ -105,14 +162,13 @@ export class Grid {
     const height = Math.min(all, MAX_HEIGHT);
     spacer.style.height = `${all - height}px`;
     view.style.height = canvas.style.height = `${height + AXIS_HEIGHT}px`;
-    const [width, high] = [view.clientWidth, height + AXIS_HEIGHT].map((length) => Math.round(length * devicePixelRatio));
-    if (canvas.width !== width) canvas.width = width;
-    if (canvas.height !== high) canvas.height = high;
+    return height + AXIS_HEIGHT;
   }
 
   // Positions in pixels of the page: cells have left, width and height, with rows from begin to end.
   box() {
-    const { rows, rowHeight, first, last } = this.picture;
+    const { rows, rowHeight } = this.picture;
+    const [first, last] = this.range();
     const left = this.left();
     const all = rows * rowHeight;
     const right = all > MAX_HEIGHT ? FLAG_WIDTH : 0;
@@ -153,22 +209,23 @@ export class Grid {
 
   move(event) {
     if (!this.picture) return;
-    this.point(this.at(event));
+    this.point(this.at(event), event.offsetX);
     if (this.dragged) this.drag({ ...this.dragged, to: event.offsetX });
   }
 
-  point(cell) {
+  point(cell, x) {
     this.hovered = cell;
-    this.requestPaint();
+    if (cell) this.shared.move(Math.floor(this.stepAt(x)), this.canvas);
+    this.requestPaint(false);
   }
 
   drag(dragged) {
     this.dragged = dragged;
-    this.requestPaint();
+    this.requestPaint(false);
   }
 
   startDrag(event) {
-    if (event.button !== 0 || !this.picture) return;
+    if (event.button !== 0 || !this.picture || event.pointerType === "touch") return;
     this.canvas.setPointerCapture(event.pointerId);
     this.dragged = { from: event.offsetX, to: event.offsetX };
   }
@@ -180,16 +237,20 @@ export class Grid {
     this.drag(null);
     const [first, last] = [from, event.offsetX].sort((a, b) => a - b).map((x) => Math.floor(this.stepAt(x)));
     if (Math.abs(event.offsetX - from) >= 4) this.actions.zoom(first, Math.max(last, first + 1));
-    else if (cell) this.actions.press?.(cell.row, cell.column);
+    else this.press(cell, false);
+  }
+
+  press(cell, isFinger) {
+    if (cell) this.actions.press?.(cell.row, cell.column, isFinger);
   }
 
   handleKey(event) {
     if (!this.picture || event.ctrlKey || event.metaKey || event.altKey) return;
     const move = MOVES[event.key];
-    const { row, column } = this.cursor ?? this.picture.begin;
+    const { row, column } = this.cursor ?? this.placeOfCursor();
     if (move) this.go({ row: row + (move.row ?? 0), column: column + (move.column ?? 0) });
-    else if ((event.key === "Enter" || event.key === " ") && this.actions.press) this.actions.press(row, column);
-    else return;
+    else if ((event.key === "Enter" || event.key === " ") && this.actions.press) this.press({ row, column }, false);
+    else if (!this.shared.zoomByKey(event, [this.range()[0], this.range()[1] - 1], this.actions)) return;
     event.preventDefault();
   }
 }

@@ -3,6 +3,7 @@
 
 import { changed, get } from "./api.js";
 import { append, boundariesOf } from "./charts.js";
+import { isTouched } from "./cursor.js";
 import { make } from "./dom.js";
 import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
@@ -49,8 +50,9 @@ export class Health {
     this.all = make("button", { id: "health-all", hidden: true, onclick: () => charts.all() }, "Show all steps");
     this.picture = make("div", {});
     this.absent = make("p", { class: "quiet small" });
-    this.fold.body.append(make("div", { class: "filters" }, this.steps, this.all, exportMenu({ name: "health", title: () => this.title(), view: this.picture, table: () => this.table() })), this.picture, this.absent);
-    this.strip = new Strip(this.picture, { zoom: (first, last) => charts.zoom(first, last), all: () => charts.all() });
+    const zoom = charts.cursor.zoomButtons(() => this.strip.range(), (first, last) => charts.select(first, last));
+    this.fold.body.append(make("div", { class: "filters" }, this.steps, this.all, zoom, exportMenu({ name: "health", title: () => this.title(), view: this.picture, table: () => this.table() })), this.picture, this.absent);
+    this.strip = new Strip(this.picture, charts.actions);
   }
 
   mark(incidents) {
@@ -126,7 +128,7 @@ export class Health {
     if (!present.length) return;
     this.strip.show({
       rows: present, first, last, whole, incidents: this.incidents, boundaries: boundariesOf(run.lives ?? []),
-      hint: "Drag to select steps, double-click for all of them.",
+      hint: isTouched ? "Tap or drag to read a step, pinch to select steps." : "Drag to select steps, double-click for all of them.",
       words: `Health over steps ${integer(first)} to ${integer(last)}. ${present.map(({ title, latest, words }) => `${title}: ${latest}${words ? `, ${words}` : ""}`).join(". ")}. ${plural(this.incidents.length, "incident")} marked.`,
     });
   }

@@ -2,17 +2,19 @@
 // origin of a NaN, a ring marks where it was born, and an outline modules that ran in float32.
 
 import { show, shown, shownChoice } from "./address.js";
+import { isBroken, percent, shader } from "./cells.js";
 import { boundariesOf } from "./charts.js";
+import { isTouched } from "./cursor.js";
 import { make, replace, visible } from "./dom.js";
 import { exportMenu } from "./exporting.js";
 import { Fold } from "./fold.js";
 import { Grid } from "./grid.js";
-import { isFoldedAtFirst, layersOf } from "./layers.js";
+import { isFoldedAtFirst, layersOf, worstIn } from "./layers.js";
 import { fallbacksOf, isOf, readMarks } from "./marks.js";
 import { readMatrix } from "./matrix.js";
-import { colours, dark, legend, linear, pixel, scaleOf, shades } from "./shades.js";
+import { dark, legend, linear, scaleOf } from "./shades.js";
 import { STATS } from "./stats.js";
-import { integer, plural, share, short } from "./words.js";
+import { integer, plural, short } from "./words.js";
 
 const ROW_HEIGHT = 16;
 const MAX_TALL_ROWS = 12;
@@ -34,12 +36,13 @@ export class Heat {
     this.unit = make("span", { class: "quiet" });
     this.worst = make("span", { class: "worst" });
     this.folding = make("button", { id: "heat-fold", hidden: true, onclick: () => this.foldAll() });
+    this.all = make("button", { id: "heat-all", hidden: true, onclick: () => charts.all() }, "Show all steps");
     this.cellPlace = make("div", { id: "heat-cell", role: "status" });
     this.emptyNote = make("p", { class: "empty small", hidden: true });
     this.picture = make("div", {});
     this.legend = make("div", {});
-    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.folding, this.worst, exportMenu({ name: "layers", title: () => `${document.title}: ${this.words()}`, view: this.picture, table: () => this.table() })), this.emptyNote, this.picture);
-    this.grid = new Grid(this.picture, { zoom: (first, last) => charts.zoom(first, last), press: (row, column) => this.press(row, column) });
+    this.fold.body.append(make("div", { class: "filters" }, this.choice, this.unit, this.folding, this.all, this.worst, exportMenu({ name: "layers", title: () => `${document.title}: ${this.words()}`, view: this.picture, table: () => this.table() })), this.emptyNote, this.picture);
+    this.grid = new Grid(this.picture, { ...charts.actions, press: (row, column, isFinger) => this.press(row, column, isFinger) });
     this.picture.append(this.cellPlace, this.legend);
     dark.addEventListener("change", () => this.draw());
   }
@@ -78,25 +81,26 @@ export class Heat {
     this.draw();
   }
 
-  // A block opens or closes; a tensor shows its curve and the step that was measured.
-  press(row, column) {
+  // A block opens or closes; a tensor shows the step that was measured, and its curve, which a finger shows with one more tap.
+  press(row, column, isFinger) {
     const { name, index, isOpen } = this.layers.rows[row];
     if (index === undefined) {
       if (isOpen === this.allOpen) this.opened.add(name);
       else this.opened.delete(name);
       return this.remember();
     }
-    this.showCell(row, column, name);
-    return this.charts.show(name);
+    this.showCell(row, column, name, isFinger);
+    return isFinger ? null : this.charts.show(name);
   }
 
-  showCell(row, column, name) {
+  showCell(row, column, name, isFinger) {
     const value = this.layers.at(row, column);
     const step = this.layers.stepAt(row, column);
     const { words } = STATS[this.matrix.stat];
     replace(this.cellPlace, make("div", { class: "cell" }, make("bdi", { class: "code" }, visible(name)),
       make("span", {}, value === null ? `${words}: not measured in ${this.when(column)}` : `${words} at step ${integer(step)}: ${this.formatter()(value)}`),
-      value === null ? null : make("button", { id: "heat-step", onclick: () => this.charts.around(step) }, `Show steps around ${integer(step)}`)));
+      value === null ? null : make("button", { id: "heat-step", onclick: () => this.charts.around(step) }, `Show steps around ${integer(step)}`),
+      isFinger ? make("button", { id: "heat-curve", onclick: () => this.charts.show(name) }, "Show its curve") : null));
   }
 
   async update() {
@@ -133,6 +137,7 @@ export class Heat {
     this.emptyNote.textContent = matrix.items.length ? `${stat.words}: not measured in these steps.` : "No tensor of this run was measured yet.";
     this.unit.textContent = stat.unit;
     this.fold.facts.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}${matrix.cut ? ", the first ones of the model" : ""}` : "";
+    this.all.hidden = !this.range;
     this.showWorst();
     if (empty) return;
     const scale = this.scale();
@@ -167,8 +172,9 @@ export class Heat {
       flags: [...broken.map(({ row }) => ({ row: rowOf[row], tone: "page" })), ...[...tones].map(([row, tone]) => ({ row, tone }))],
       starts: this.incidents, boundaries: this.boundaries, births: this.births(),
       begin: this.spot() ?? { row: 0, column: columns - 1 },
-      describe: (row, column) => this.cell(row, column),
-      words: this.words(), hint: `Drag to select steps. Click a row to show its curve${this.layers.blocks.length ? ", a block to open it" : ""}.`,
+      describe: (row, column) => this.cell(row, column), describeColumn: (column) => this.column(column),
+      stepOf: (row, column) => (at(row, column) === null ? steps[column] : this.layers.stepAt(row, column)),
+      words: this.words(), hint: `${isTouched ? "Pinch" : "Drag"} to select steps. ${isTouched ? "Tap" : "Click"} a row to show its curve${this.layers.blocks.length ? ", a block to open it" : ""}.`,
     };
   }
 
@@ -252,6 +258,16 @@ export class Heat {
     return first === last ? `step ${integer(first)}` : `steps ${integer(first)} to ${integer(last)}`;
   }
 
+  // The worst of all tensors in a column.
+  column(column) {
+    const { stat, items, at, stepAt } = this.matrix;
+    const { index, broken } = worstIn(this.matrix, column, STATS[stat].lowest);
+    const when = this.when(column);
+    if (index === null) return `${when}  ·  not measured`;
+    if (broken) return `${when}  ·  NaN or Inf in ${integer(broken)} of ${plural(items.length, "tensor")}`;
+    return `${when}  ·  ${STATS[stat].lowest ? "lowest" : "highest"}: ${this.formatter()(at(index, column))} in ${visible(items[index].name)} at step ${integer(stepAt(index, column))}`;
+  }
+
   // The value of a cell, and the step of its measurement. A block shows its worst tensor.
   cell(row, column) {
     const { stat, items, steps } = this.matrix;
@@ -270,27 +286,4 @@ export class Heat {
     const text = single ? this.formatter()(value) : `${this.formatter()(value)}, ${most} ${this.when(column)}`;
     return [name, when, text, ...notes.filter(Boolean)].join("  ·  ");
   }
-}
-
-function isBroken(value) {
-  return value !== null && !Number.isFinite(value);
-}
-
-function percent(value) {
-  return Number.isFinite(value) && value > 0 && value < 0.001 ? `${short(100 * value, 3)} %` : Number.isFinite(value) ? share(value) : short(value);
-}
-
-// The pixels of a row: shades, one colour for zero, transparent without a measurement.
-function shader(columns, at, scale) {
-  const ramp = shades();
-  const nought = pixel(colours().nought);
-  return (row) => {
-    const pixels = new Uint32Array(columns);
-    for (let column = 0; column < columns; column++) {
-      const value = at(row, column);
-      if (value === null || !Number.isFinite(value)) continue;
-      pixels[column] = value === 0 && scale.low > 0 ? nought : ramp[scale.shade(value)];
-    }
-    return pixels;
-  };
 }

@@ -46,6 +46,22 @@ export function isFoldedAtFirst({ items }) {
   return items.length > MIN_FOLDED;
 }
 
+// Of all tensors in one column: the index of the worst, null if none was measured, and how many are not finite.
+export function worstIn({ items, at }, column, lowest) {
+  let [index, worst, broken] = [null, -Infinity, 0];
+  items.forEach((_, row) => {
+    const value = at(row, column);
+    if (value === null) return;
+    if (!Number.isFinite(value)) broken++;
+    if (badness(value, lowest) > worst || index === null) [index, worst] = [row, badness(value, lowest)];
+  });
+  return { index, broken };
+}
+
+function badness(value, lowest) {
+  return Number.isFinite(value) ? (lowest ? -value : value) : Infinity;
+}
+
 // For each column, the member with the worst value: not finite, then highest or lowest, then not measured.
 function worstOf({ at, columns }, members, lowest) {
   const chosen = new Int32Array(columns);
@@ -54,8 +70,7 @@ function worstOf({ at, columns }, members, lowest) {
     for (const index of members) {
       const value = at(index, column);
       if (value === null) continue;
-      const rank = Number.isFinite(value) ? (lowest ? -value : value) : Infinity;
-      if (rank > worst) [member, worst] = [index, rank];
+      if (badness(value, lowest) > worst) [member, worst] = [index, badness(value, lowest)];
     }
     chosen[column] = member;
   }

@@ -38,6 +38,17 @@ export function drawCursor(pen, box, { edges }, { row, column }, ink) {
   });
 }
 
+// The shared cursor: a thin line through the middle of its step.
+export function drawStep(pen, box, step, ink) {
+  within(pen, [box.left, 0, box.width, box.height], () => {
+    const x = Math.round(box.x(step + 0.5));
+    for (const [colour, width] of [[ink.card, 3], [ink.ink, 1]]) {
+      pen.fillStyle = colour;
+      pen.fillRect(x - (width - 1) / 2, 0, width, box.height);
+    }
+  });
+}
+
 export function drawChosen(pen, box, from, to, ink) {
   pen.globalAlpha = 0.3;
   pen.fillStyle = ink.accent;

@@ -2,37 +2,26 @@
 // incidents.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { followFingers } from "./cursor.js";
 import { make } from "./dom.js";
+import { drawMarks } from "./plot_marks.js";
 import { colours, dark } from "./shades.js";
 import { integer, plural, raised, short } from "./words.js";
 
 const HEIGHT_PX = 190;
 const MAX_DOTS = 60;
-const GAP_FACTOR = 5;
+const NEAR_PX = 5;
 const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 
-// Gaps of a line without measurements: [last step before, first step after] of each gap. complete: the points are all
-// measurements; in a selection only a distance far above the mean is a gap, because neighbours are selected within four
-// times their mean distance. before: the last step of the line that these steps continue.
-export function breaksOf(steps, complete = false, before = undefined) {
-  const all = before === undefined ? steps : [before, ...steps];
-  const mean = (steps.at(-1) - steps[0]) / Math.max(1, steps.length - 1);
-  const least = complete ? 1 : Math.max(1, GAP_FACTOR * mean);
-  const breaks = [];
-  for (let index = 1; index < all.length; index++) {
-    if (all[index] - all[index - 1] > (index === 1 && before !== undefined ? 1 : least)) breaks.push([all[index - 1], all[index]]);
-  }
-  return breaks;
-}
-
 export class Plot {
-  // actions: zoom(first, last) and all(), which select the steps of every chart.
+  // actions: zoom(first, last) and all(), which select the steps of every chart, and the cursor of all of them.
   constructor(place, chart, actions) {
     this.chart = chart;
     this.actions = actions;
-    this.range = null;
+    this.cursor = actions.cursor;
+    this.range = this.preview = null;
     this.caption = make("span", { class: "quiet" });
-    this.canvas = make("div", { class: "plot", role: "img" });
+    this.canvas = make("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart over steps", onkeydown: (event) => this.handleKey(event) });
     this.emptyNote = make("p", { class: "empty small" }, chart.empty);
     this.figure = make("figure", {},
       make("figcaption", {}, make("h2", {}, chart.title, chart.tensor ? [" ", make("bdi", { class: "code" }, chart.tensor)] : null), this.caption,
@@ -44,9 +33,11 @@ export class Plot {
     this.resizeObserver.observe(this.canvas);
     this.onSchemeChange = () => this.rebuild();
     dark.addEventListener("change", this.onSchemeChange);
+    this.cursor.join(this.canvas, () => this.showCursor());
   }
 
   remove() {
+    this.cursor.leave(this.canvas);
     this.plot?.destroy();
     this.resizeObserver.disconnect();
     dark.removeEventListener("change", this.onSchemeChange);
@@ -56,6 +47,7 @@ export class Plot {
   draw(lines, marks, range) {
     this.lines = lines;
     this.range = range;
+    this.preview = null;
     const nonfinite = lines.flatMap((line) => line.steps.filter((_, index) => !Number.isFinite(line.values[index])));
     this.marks = { ...marks, nonfinite };
     const empty = lines.every((line) => line.steps.length === 0);
@@ -66,6 +58,7 @@ export class Plot {
     const shape = lines.map((line) => line.name + line.stream).join();
     if (!this.plot || this.shape !== shape) this.begin(shape);
     else this.plot.setData(this.table());
+    this.showCursor();
   }
 
   showCaption(lines, nonfinite, skipped, boundaries) {
@@ -74,7 +67,7 @@ export class Plot {
     const text = words.filter(Boolean).join("  ·  ");
     if (this.caption.textContent === text) return;
     this.caption.textContent = text;
-    this.canvas.setAttribute("aria-label", `${this.chart.title} over steps: ${text}`);
+    this.canvas.setAttribute("aria-label", `${this.chart.title} over steps: ${text}. Left and right arrows move the cursor, plus and minus zoom, 0 shows all steps.`);
   }
 
   begin(shape) {
@@ -104,9 +97,9 @@ export class Plot {
     return {
       ...this.size(),
       padding: [18, null, null, null],
-      cursor: { sync: { key: "steps" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, hover: { prox: NEAR_PX }, move: (plot, left, top) => [left < 0 ? left : atStep(plot, left), top] },
       legend: { show: true, live: true },
-      scales: { x: { time: false, range: (_, low, high) => this.range ?? [low, high] }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
+      scales: { x: { time: false, range: (_, low, high) => this.preview ?? this.range ?? [low, high] }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
       axes: [
         { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? integer(step) : "")), size: 28 },
         { ...axis, size: 52, ...(chart.log ? ticks(chart) : { values: (_, splits) => splits.map((y) => short(y, 3)) }) },
@@ -115,9 +108,65 @@ export class Plot {
       hooks: {
         draw: [(plot) => drawMarks(plot, this.marks, ink)],
         setSelect: [(plot) => this.chosen(plot)],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.actions.all())],
+        setCursor: [(plot) => plot.cursor.left >= 0 && this.cursor.move(stepOf(plot, plot.cursor.left), this.canvas)],
+        ready: [(plot) => this.listen(plot)],
       },
     };
+  }
+
+  listen(plot) {
+    const { over } = plot;
+    over.addEventListener("dblclick", () => this.actions.all());
+    followFingers(over, {
+      area: () => ({ left: 0, width: over.clientWidth }),
+      range: () => this.steps(),
+      point: (x) => this.cursor.move(stepOf(plot, Math.min(Math.max(x, 0), over.clientWidth)), this.canvas),
+      preview: (...steps) => {
+        this.preview = steps[0] === null ? null : steps;
+        plot.setData(plot.data);
+      },
+      zoom: (first, last) => this.actions.zoom(first, last),
+    });
+  }
+
+  // The first and last step that are shown.
+  steps() {
+    const { min, max } = this.plot.scales.x;
+    return [Math.round(min), Math.round(max)];
+  }
+
+  // The step of the cursor, if it is shown.
+  step() {
+    const [first, last] = this.steps();
+    const { step } = this.cursor;
+    return step !== null && step >= first && step <= last ? step : null;
+  }
+
+  // uPlot shows the values of the cursor's step, and "–" for a line without a reading next to it.
+  showCursor() {
+    if (!this.plot || this.canvas.hidden) return;
+    const step = this.step();
+    this.plot.setCursor(step === null ? { left: -10, top: -10 } : { left: this.plot.valToPos(step, "x"), top: 0 }, false);
+  }
+
+  handleKey(event) {
+    if (!this.plot || this.canvas.hidden || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [first, last] = this.steps();
+    const pixel = Math.max(1, Math.round((last - first) / this.plot.over.clientWidth));
+    const by = event.shiftKey ? 20 * pixel : pixel;
+    const step = this.step() ?? last;
+    const move = { ArrowLeft: step - by, ArrowRight: step + by, Home: first, End: last }[event.key];
+    if (move !== undefined) this.moveByKey(Math.min(Math.max(move, first), last));
+    else if (!this.cursor.zoomByKey(event, [first, last], this.actions)) return;
+    event.preventDefault();
+  }
+
+  moveByKey(step) {
+    this.cursor.move(step, this.canvas);
+    this.showCursor();
+    const { series, legend } = this.plot;
+    const values = series.slice(1).map(({ label }, index) => `${label} ${legend.values[index + 1]?._ ?? "–"}`);
+    this.cursor.announce(`Step ${integer(step)}, ${this.chart.title}: ${values.join(", ")}`);
   }
 
   chosen(plot) {
@@ -145,6 +194,15 @@ export class Plot {
       value: (_, y) => (y === null || y === undefined ? "–" : this.chart.format(y)),
     };
   }
+}
+
+function stepOf(plot, left) {
+  return Math.round(plot.posToVal(left, "x"));
+}
+
+function atStep(plot, left) {
+  const at = plot.valToPos(stepOf(plot, left), "x");
+  return Number.isFinite(at) ? at : left;
 }
 
 // Steps without a neighbour to connect to.
@@ -196,71 +254,4 @@ function ticks({ log }) {
     filter: (_, splits) => splits,
     values: (_, splits) => splits.map((y) => log + raised(Math.round(Math.log(y) / Math.log(log)))),
   };
-}
-
-// Skipped steps at the bottom, non-finite points at the top, attempts as dashed lines with their names below the top,
-// incidents as lines with their names above the plot.
-function drawMarks(plot, { skipped, nonfinite, incidents, boundaries }, ink) {
-  const { ctx } = plot;
-  const { left, top, width, height } = plot.bbox;
-  const dot = devicePixelRatio;
-  const shown = (step) => step >= plot.scales.x.min && step <= plot.scales.x.max;
-  const at = (step) => Math.round(plot.valToPos(step, "x", true));
-  ctx.save();
-  ctx.fillStyle = ink.ticket;
-  for (const step of skipped.filter(shown)) ctx.fillRect(at(step) - dot / 2, top + height - 9 * dot, 1.5 * dot, 9 * dot);
-  ctx.fillStyle = ink.page;
-  for (const step of nonfinite.filter(shown)) triangle(ctx, at(step), top + dot, 4 * dot);
-  ctx.font = `${11 * dot}px system-ui, sans-serif`;
-  for (const { step, words } of boundaries.filter((boundary) => shown(boundary.step))) {
-    ctx.strokeStyle = ctx.fillStyle = ink.quiet;
-    ctx.lineWidth = dot;
-    ctx.setLineDash([3 * dot, 3 * dot]);
-    ctx.beginPath();
-    ctx.moveTo(at(step), top);
-    ctx.lineTo(at(step), top + height);
-    ctx.stroke();
-    ctx.setLineDash([]);
-    label(ctx, words, at(step), top + 11 * dot, [left, left + width], dot);
-  }
-  let free = [left, left + width];
-  for (const { step, severity, title } of incidents.filter((incident) => shown(incident.step)).sort(bySeverity)) {
-    ctx.fillStyle = ink[severity];
-    ctx.fillRect(at(step) - dot / 2, top - 4 * dot, dot, height + 4 * dot);
-    free = label(ctx, title, at(step), top - 6 * dot, free, dot);
-  }
-  ctx.restore();
-}
-
-function bySeverity(a, b) {
-  return (a.severity > b.severity) - (a.severity < b.severity) || a.step - b.step;
-}
-
-// Writes the text beside x, cut to the available width, and returns the remaining width.
-function label(ctx, text, x, y, [from, to], dot) {
-  if (x < from || x > to) return [from, to];
-  const toTheRight = to - x > x - from;
-  const words = cut(ctx, text, (toTheRight ? to - x : x - from) - 6 * dot);
-  if (!words) return [from, to];
-  ctx.textAlign = toTheRight ? "left" : "right";
-  ctx.textBaseline = "alphabetic";
-  ctx.fillText(words, x, y);
-  const used = ctx.measureText(words).width + 10 * dot;
-  return toTheRight ? [x + used, to] : [from, x - used];
-}
-
-function cut(ctx, text, room) {
-  for (let length = text.length; length > 6; length--) {
-    const words = length === text.length ? text : text.slice(0, length).trimEnd() + "…";
-    if (ctx.measureText(words).width <= room) return words;
-  }
-  return "";
-}
-
-function triangle(ctx, x, y, size) {
-  ctx.beginPath();
-  ctx.moveTo(x - size, y);
-  ctx.lineTo(x + size, y);
-  ctx.lineTo(x, y + 1.6 * size);
-  ctx.fill();
 }

@@ -1,28 +1,28 @@
-// Rows of small charts over one axis of steps, with one cursor, for pointer and keyboard, and one selection of steps.
+// Rows of small charts over one axis of steps, with one cursor, for pointer, fingers and keyboard, and one selection of steps.
 
+import { followFingers, Kept } from "./cursor.js";
 import { make, replace } from "./dom.js";
-import { paintRows, ROW_HEIGHT } from "./striprows.js";
+import { paintCursor, paintRows, ROW_HEIGHT } from "./striprows.js";
 import { AXIS_HEIGHT } from "./paint.js";
 import { colours, dark } from "./shades.js";
 import { integer } from "./words.js";
 
 const NEAR_PX = 5;
 const SIDE_PX = 6;
-const ZOOM = 0.5;
 
 export class Strip {
-  // actions: zoom(first, last) and all(), which select the steps of every chart.
+  // actions: zoom(first, last) and all(), which select the steps of every chart, and the cursor of all of them.
   constructor(place, actions) {
     this.actions = actions;
-    this.picture = null;
-    this.step = this.dragged = null;
+    this.cursor = actions.cursor;
+    this.picture = this.preview = this.dragged = null;
     this.row = 0;
     this.canvas = make("canvas", { class: "strip-canvas", tabindex: "0", role: "application", "aria-roledescription": "charts over steps" });
     this.list = make("div", { class: "strip-rows" });
     this.readout = make("p", { class: "readout" });
-    this.live = make("p", { class: "unseen", role: "status" });
     this.view = make("div", { class: "strip" }, this.list, this.canvas);
-    place.append(this.view, this.readout, this.live);
+    this.kept = new Kept(this.canvas);
+    place.append(this.view, this.readout);
     this.listen();
   }
 
@@ -31,14 +31,25 @@ export class Strip {
     const on = (kind, react) => canvas.addEventListener(kind, react);
     new ResizeObserver(() => this.requestPaint()).observe(this.view);
     dark.addEventListener("change", () => this.requestPaint());
-    on("pointermove", ({ offsetX }) => this.point(this.stepAt(offsetX), offsetX));
-    on("pointerleave", () => !this.dragged && this.point(null));
+    on("pointermove", (event) => event.pointerType !== "touch" && this.movePointer(event));
     on("pointerdown", (event) => this.startDrag(event));
     on("pointerup", (event) => this.endDrag(event));
     on("pointercancel", () => this.cancelDrag());
     on("dblclick", () => this.actions.all());
     on("keydown", (event) => this.handleKey(event));
-    on("blur", () => this.point(null));
+    on("focus", () => this.requestPaint(false));
+    on("blur", () => this.requestPaint(false));
+    this.cursor.join(canvas, () => this.paint());
+    followFingers(canvas, {
+      area: () => ({ left: SIDE_PX, width: this.width() - 2 * SIDE_PX }),
+      range: () => this.range(),
+      point: (x) => this.point(x),
+      preview: (...steps) => {
+        this.preview = steps[0] === null ? null : steps;
+        this.requestPaint();
+      },
+      zoom: (first, last) => this.actions.zoom(first, last),
+    });
   }
 
   // rows: key, title, unit, range as words, lines, latest as words, and how to draw them. first, last: which steps are
@@ -46,6 +57,7 @@ export class Strip {
   show(picture) {
     const before = JSON.stringify(this.picture?.rows.map(({ key, title, words }) => [key, title, words]));
     this.picture = picture;
+    this.preview = null;
     this.row = Math.min(this.row, picture.rows.length - 1);
     if (before !== JSON.stringify(picture.rows.map(({ key, title, words }) => [key, title, words]))) {
       replace(this.list, picture.rows.map(({ title, words }) => make("div", { class: "strip-row" },
@@ -59,24 +71,38 @@ export class Strip {
     return Math.max(20, this.canvas.clientWidth);
   }
 
-  requestPaint() {
+  // Which steps are shown: while fingers select others, those.
+  range() {
+    return this.preview ?? (this.picture ? [this.picture.first, this.picture.last] : [0, 1]);
+  }
+
+  // The step of the cursor, if it is shown.
+  get step() {
+    const [first, last] = this.range();
+    const { step } = this.cursor;
+    return step !== null && step >= first && step <= last ? step : null;
+  }
+
+  // isChanged: not only what is drawn over the rows.
+  requestPaint(isChanged = true) {
+    this.kept.isStale ||= isChanged;
     this.pendingPaint ??= requestAnimationFrame(() => {
       this.pendingPaint = null;
-      if (this.picture && this.view.clientWidth) this.paint();
+      this.paint();
     });
   }
 
   paint() {
-    const { canvas, picture } = this;
+    const { canvas, picture, step } = this;
+    if (!picture || !this.view.clientWidth) return;
     const height = picture.rows.length * ROW_HEIGHT + AXIS_HEIGHT;
     canvas.style.height = `${height}px`;
-    const dot = devicePixelRatio;
-    const [wide, high] = [this.width(), height].map((length) => Math.round(length * dot));
-    if (canvas.width !== wide) canvas.width = wide;
-    if (canvas.height !== high) canvas.height = high;
-    const box = { width: this.width(), height: height - AXIS_HEIGHT, dot, x: (step) => this.x(step) };
-    const near = picture.rows.map((row) => (this.step === null ? null : this.nearest(row)));
-    paintRows(canvas.getContext("2d"), box, picture, { step: this.step, near, dragged: this.dragged, row: document.activeElement === canvas ? this.row : -1 }, colours());
+    const [first, last] = this.range();
+    const box = { width: this.width(), height: height - AXIS_HEIGHT, dot: devicePixelRatio, x: (at) => this.x(at) };
+    const ink = colours();
+    const pen = this.kept.pen(this.width(), height, (own) => paintRows(own, box, { ...picture, first, last }, ink));
+    const near = picture.rows.map((row) => (step === null ? null : this.nearest(row)));
+    paintCursor(pen, box, picture, { step, near, dragged: this.dragged, row: document.activeElement === canvas ? this.row : -1 }, ink);
     this.showValues(near);
   }
 
@@ -99,7 +125,8 @@ export class Strip {
 
   // The reading of the row next to the cursor, within a few pixels. A value of which another step is known may be older.
   nearest(row) {
-    const reach = (NEAR_PX / this.width()) * (this.picture.last - this.picture.first);
+    const [first, last] = this.range();
+    const reach = (NEAR_PX / this.width()) * (last - first);
     let found = null;
     for (const { steps, values, word } of row.lines) {
       const index = nearestIndex(steps, this.step);
@@ -111,20 +138,27 @@ export class Strip {
   }
 
   x(step) {
-    const { first, last } = this.picture;
+    const [first, last] = this.range();
     return ((step - first) / Math.max(1, last - first)) * (this.width() - 2 * SIDE_PX) + SIDE_PX;
   }
 
   stepAt(x) {
-    const { first, last } = this.picture ?? { first: 0, last: 1 };
+    const [first, last] = this.range();
     return Math.round(Math.min(Math.max(first + ((x - SIDE_PX) / (this.width() - 2 * SIDE_PX)) * (last - first), first), last));
   }
 
-  point(step, x) {
-    if (!this.picture) return;
-    this.step = step;
-    if (this.dragged && x !== undefined) this.dragged.to = x;
-    this.requestPaint();
+  point(x) {
+    if (this.picture) this.cursor.move(this.stepAt(x), this.canvas);
+  }
+
+  movePointer({ offsetX }) {
+    this.point(offsetX);
+    if (this.dragged) this.drag({ ...this.dragged, to: offsetX });
+  }
+
+  drag(dragged) {
+    this.dragged = dragged;
+    this.requestPaint(false);
   }
 
   startDrag(event) {
@@ -134,8 +168,7 @@ export class Strip {
   }
 
   cancelDrag() {
-    this.dragged = null;
-    this.requestPaint();
+    this.drag(null);
   }
 
   endDrag({ offsetX }) {
@@ -154,32 +187,18 @@ export class Strip {
     const step = this.step ?? last;
     const move = { ArrowLeft: step - by, ArrowRight: step + by, Home: first, End: last }[event.key];
     const rowBy = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-    if (move !== undefined) this.step = Math.min(Math.max(move, first), last);
-    else if (rowBy) {
-      this.step = step;
-      this.row = Math.min(Math.max(this.row + rowBy, 0), rows.length - 1);
-    } else if (event.key === "+" || event.key === "=") this.zoomBy(ZOOM);
-    else if (event.key === "-") this.zoomBy(1 / ZOOM);
-    else if (event.key === "0") this.actions.all();
-    else return;
+    if (rowBy) this.row = Math.min(Math.max(this.row + rowBy, 0), rows.length - 1);
+    if (move !== undefined || rowBy) this.cursor.move(Math.min(Math.max(move ?? step, first), last), this.canvas);
+    else if (!this.cursor.zoomByKey(event, [first, last], this.actions)) return;
     event.preventDefault();
     if (move !== undefined || rowBy) this.announce();
-    this.requestPaint();
+    this.requestPaint(false);
   }
 
   announce() {
     const row = this.picture.rows[this.row];
     const near = this.nearest(row);
-    this.live.textContent = `Step ${integer(this.step)}, ${row.title}: ${near ? this.valueOf(row, near) : "not read"}`;
-  }
-
-  zoomBy(factor) {
-    const { first, last, whole } = this.picture;
-    const middle = this.step ?? (first + last) / 2;
-    const length = Math.max(2, (last - first) * factor);
-    if (length >= whole[1] - whole[0]) return this.actions.all();
-    const from = Math.max(whole[0], Math.round(Math.min(middle - length / 2, whole[1] - length)));
-    return this.actions.zoom(from, Math.round(from + length));
+    this.cursor.announce(`Step ${integer(this.step)}, ${row.title}: ${near ? this.valueOf(row, near) : "not read"}`);
   }
 }
 

@@ -7,12 +7,11 @@ const ROOM = 5;
 const LABEL_SIDE = 12;
 const MANY_POINTS = 150;
 
-export function paintRows(pen, box, picture, { step, near, dragged, row: chosen }, ink) {
+export function paintRows(pen, box, picture, ink) {
   pen.setTransform(box.dot, 0, 0, box.dot, 0, 0);
   pen.clearRect(0, 0, box.width, box.height + 40);
   picture.rows.forEach((row, index) => {
     const top = index * ROW_HEIGHT;
-    if (index === chosen) fill(pen, ink.accent, 0.07, 0, top, box.width, ROW_HEIGHT);
     pen.fillStyle = ink.line;
     pen.fillRect(0, top + ROW_HEIGHT - 1, box.width, 1);
     pen.save();
@@ -24,6 +23,11 @@ export function paintRows(pen, box, picture, { step, near, dragged, row: chosen 
   });
   drawMarks(pen, box, picture, ink);
   drawSteps(pen, { ...box, left: LABEL_SIDE, width: box.width - 2 * LABEL_SIDE + 10, first: picture.first, last: picture.last + 1e-9 }, ink);
+}
+
+// The chosen row, the steps that are being selected, and the cursor with the readings next to it.
+export function paintCursor(pen, box, picture, { step, near, dragged, row: chosen }, ink) {
+  if (chosen >= 0) fill(pen, ink.accent, 0.07, 0, chosen * ROW_HEIGHT, box.width, ROW_HEIGHT);
   if (dragged) fill(pen, ink.accent, 0.2, Math.min(dragged.from, dragged.to), 0, Math.abs(dragged.to - dragged.from), box.height);
   if (step === null) return;
   line(pen, box.x(step), box.height, ink.ink, []);

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.http.query_params import Ranks, Since, Until, begin_of, end_of, ranks_of
 from ammeter_server.incidents import lifecycle
 from ammeter_server.judging.manual_actions import ManualActions
+from ammeter_server.runs import tool_links
 
 router = APIRouter(prefix="/api/v1", tags=["incidents"])
 
@@ -55,6 +57,8 @@ class Incident:
     Attributes:
         step_offset: Offset to add to these steps for the steps of the run. It is 0 for comparisons with a baseline,
             whose steps are already those of the run.
+        links: Addresses in other tools, `log`, `board` and `silence`, where settings name them. Only in the list of all
+            runs; others are in the context of the incident.
     """
 
     id: str
@@ -84,6 +88,7 @@ class Incident:
     runbook: str
     step_offset: int = 0
     owner: str = ""
+    links: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,11 @@ def list_incidents(
 ) -> IncidentList:
     """Lists incidents of all runs, the most recently opened first."""
     wanted = _wanted(state, severity, verdict, since, until)
-    return _listed(context, page_size, page_token, project=project, owner=owner, **wanted)
+    listed, rows = _listed(context, page_size, page_token, project=project, owner=owner, **wanted)
+    places = [tool_links.Place(row.run, row.stream, row.verdict) for row in rows]
+    with context.store.reading() as connection:
+        links = tool_links.of_incidents(connection, context.settings.links, places)
+    return replace(listed, items=[replace(item, links=own) for item, own in zip(listed.items, links, strict=True)])
 
 
 @router.get("/runs/{run}/incidents", summary="Incidents of a run, newest first")
@@ -154,7 +163,7 @@ def list_incidents_of_run(
     with context.store.reading() as connection:
         require_run(connection, run)
     wanted = _wanted(state, severity, verdict, since, until)
-    return _listed(context, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)
+    return _listed(context, page_size, page_token, run=run, ranks=ranks_of(rank), **wanted)[0]
 
 
 @router.get("/incidents/{incident}", summary="One incident")
@@ -217,7 +226,7 @@ def to_response(row: Row[Any], links: Links, step_offset: int = 0) -> Incident:
         values[name] = instant(values[name])
     values["runbook"] = links.shown_runbook(row.verdict)
     values["step_offset"] = step_offset
-    return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
+    return Incident(**{name: values[name] for name in Incident.__dataclass_fields__ if name in values})
 
 
 def _delivery(row: Row[Any]) -> Delivery:
@@ -234,14 +243,17 @@ def _delivery(row: Row[Any]) -> Delivery:
     )
 
 
-def _listed(context: AppContext, page_size: int, page_token: str | None, **wanted: Any) -> IncidentList:
+def _listed(
+    context: AppContext, page_size: int, page_token: str | None, **wanted: Any
+) -> tuple[IncidentList, Sequence[Row[Any]]]:
+    """Returns a page of incidents, and their rows."""
     before = key_of(page_token, (int, str))
     with context.store.reading() as connection:
         rows = query.newest(connection, page_size + 1, before, **wanted)
-    items = [to_response(row, context.settings.links, _offset(context, row)) for row in rows[:page_size]]
-    if len(rows) <= page_size:
-        return IncidentList(items, None)
-    return IncidentList(items, token(rows[page_size - 1].opened, rows[page_size - 1].id))
+    listed = rows[:page_size]
+    items = [to_response(row, context.settings.links, _offset(context, row)) for row in listed]
+    following = token(listed[-1].opened, listed[-1].id) if len(rows) > page_size else None
+    return IncidentList(items, following), listed
 
 
 def _current(context: AppContext, incident: str, changed: lifecycle.Incident | None = None) -> Incident:

@@ -30,6 +30,13 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
     return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.last_seen >= since})
 
 
+def lead_of(streams: Iterable[Row[Any]], stream: str) -> Row[Any] | None:
+    """Returns the rank with this stream, else the lowest rank of the newest attempt; None without ranks."""
+    ranks = [candidate for candidate in streams if candidate.role == "rank"]
+    own = next((candidate for candidate in ranks if candidate.id == stream), None)
+    return own or min(ranks, key=lambda candidate: (candidate.rank, -candidate.started), default=None)
+
+
 def newest_step(ranks: Iterable[Row[Any]]) -> tuple[Row[Any], int, int] | None:
     """Returns the stream with the newest step, the step and its time; None before the first step.
 

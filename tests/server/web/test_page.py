@@ -83,7 +83,7 @@ def test_a_run_that_is_over_still_shows_what_was_found(browser: webdriver.Chrome
     stream.send()
     wait_until(lambda: client.get(f"/api/v1/runs/{stream.run}/incidents").json()["items"])
     show(browser, client, f"/runs/{stream.run}")
-    assert "No incidents" not in appears(browser, "#incidents", "The run has ended. It has 1 closed incident:")
+    assert "No incidents" not in appears(browser, "#incidents", "The run has ended; 1 closed with the run:")
     assert "train.py:12" in appears(browser, "#incidents details.closed article", "clipped before unscale_")
     events = appears(browser, ".events tbody", "val_loss 2.5")
     assert "samples 32" not in events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,13 +12,15 @@ from fastapi import APIRouter, Depends, Request
 from ammeter_server.api.incidents import Severity
 from ammeter_server.auth import callers
 from ammeter_server.auth.project_access import Project
+from ammeter_server.config.links import Links
 from ammeter_server.context import ContextDep
-from ammeter_server.db import Row
+from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import audit, outbox
 from ammeter_server.http.problems import Problem
 from ammeter_server.notify.channel import Channel
 from ammeter_server.notify.channel_check import check_message, send_error
+from ammeter_server.runs import tool_links
 
 router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
 
@@ -32,6 +34,7 @@ class ChannelDelivery:
 
     Attributes:
         state: `pending`, `told`, `sent` or `failed`.
+        links: Addresses in other tools, as those of an incident in the list of all runs.
     """
 
     incident: str
@@ -47,6 +50,7 @@ class ChannelDelivery:
     created: str | None
     due: str | None
     sent: str | None
+    links: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,15 @@ def list_channels(context: ContextDep, project: Project, channels: Channels) -> 
     """Lists the configured channels with their newest notifications."""
     with context.store.reading() as connection:
         deliveries = {name: outbox.newest_of_channel(connection, name, MAX_DELIVERIES, project) for name in channels}
+        links = {name: _links(connection, context.settings.links, rows) for name, rows in deliveries.items()}
     return AlertChannels(
         [
-            AlertChannel(name, channel.stateful, list(channel.filter.words), list(map(_delivery, deliveries[name])))
+            AlertChannel(
+                name,
+                channel.stateful,
+                list(channel.filter.words),
+                list(map(_delivery, deliveries[name], links[name])),
+            )
             for name, channel in channels.items()
         ]
     )
@@ -119,8 +129,13 @@ def send_check(
     return ChannelTest(channel, error)
 
 
-def _delivery(row: Row[Any]) -> ChannelDelivery:
-    values = row._asdict()
+def _links(connection: Connection, links: Links, rows: Sequence[Row[Any]]) -> list[dict[str, str]]:
+    places = [tool_links.Place(row.run, row.stream, row.verdict) for row in rows]
+    return tool_links.of_incidents(connection, links, places)
+
+
+def _delivery(row: Row[Any], links: dict[str, str]) -> ChannelDelivery:
+    values = row._asdict() | {"links": links}
     for name in ("created", "due", "sent"):
         values[name] = instant(values[name])
     if row.state not in outbox.LIVE:

@@ -18,11 +18,10 @@ from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import events, judge, runs
 from ammeter_server.db.queries import incidents as query
 from ammeter_server.incidents.next_action import Situation, next_action
-from ammeter_server.incidents.runbook_text import alert_name
 from ammeter_server.runs import cost, tool_links
 from ammeter_server.runs.checkpoints import CheckpointEvent, SavedCheckpoint, last_good, resume_command
 from ammeter_server.runs.ownership import JOB
-from ammeter_server.runs.rank_totals import ranks_reporting
+from ammeter_server.runs.rank_totals import lead_of, ranks_reporting
 
 router = APIRouter(prefix="/api/v1/incidents/{incident}", tags=["incidents"])
 
@@ -100,9 +99,7 @@ def read_context(context: ContextDep, incident: str) -> IncidentContext:
         found = weights.poisoned(row, judge.findings_of(connection, row.run))
         saves, _ = events.newest(connection, row.run, MAX_CHECKPOINTS, None, CHECKPOINT_EVENTS)
     ranks = [stream for stream in streams if stream.role == "rank"]
-    lead = next((stream for stream in ranks if stream.id == row.stream), None) or min(
-        ranks, key=lambda stream: (stream.rank, -stream.started), default=None
-    )
+    lead = lead_of(streams, row.stream)
     axis = context.axes.of(context.store, row.run)
     offset = axis.offset(lead.id) if lead else 0
     since = weights.read(context.store, row, lead.id) if lead else Since(Weights("unknown"), 0, None)
@@ -154,10 +151,8 @@ def _burning(context: AppContext, run: Row[Any], ranks: list[Row[Any]]) -> float
 
 
 def _links(context: AppContext, incident: Row[Any], run: Row[Any], host: str) -> ContextLinks:
-    links = context.settings.links
-    tools = tool_links.of_run(links, run, host)
-    labels = {"alertname": alert_name(incident.verdict), "run": run.id, "project": run.project}
-    return ContextLinks(tools.get("log"), tools.get("board"), links.silences(labels) or None)
+    tools = tool_links.of_incident(context.settings.links, run, host, incident.verdict)
+    return ContextLinks(tools.get("log"), tools.get("board"), tools.get("silence"))
 
 
 def require(connection: Connection, incident: str) -> Row[Any]:

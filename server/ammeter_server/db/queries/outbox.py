@@ -136,7 +136,13 @@ def deliveries(connection: Connection, run: str, incident: str) -> list[Row[Any]
 def newest_of_channel(connection: Connection, channel: str, limit: int, project: str | None = None) -> list[Row[Any]]:
     """Returns the newest notifications of a channel with title and run of their incidents, newest first."""
     of_incident = and_(incidents.c.run == outbox.c.run, incidents.c.id == outbox.c.incident)
-    named = (incidents.c.title, incidents.c.severity, incidents.c.verdict, runs.c.name.label("run_name"))
+    named = (
+        incidents.c.title,
+        incidents.c.severity,
+        incidents.c.verdict,
+        incidents.c.stream,
+        runs.c.name.label("run_name"),
+    )
     columns = tuple(column for column in outbox.c if column.name != "message")
     query = select(*columns, *named).join(incidents, of_incident).join(runs, runs.c.id == outbox.c.run)
     query = query.where(outbox.c.channel == channel)

@@ -153,6 +153,11 @@ def one(connection: Connection, run: str) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
 
 
+def with_ids(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Returns id -> run."""
+    return {row.id: row for row in connection.execute(select(runs).where(runs.c.id.in_(ids)))}
+
+
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """Returns the streams of these runs, oldest first, without the verdicts' states."""
     query: Select[Any] = select(*STREAM_COLUMNS).where(streams.c.run.in_(ids))

@@ -4,6 +4,7 @@ import { get, post } from "./api.js";
 import { make, replace, updateChildren } from "./dom.js";
 import { delivery } from "./handling.js";
 import { poll } from "./live.js";
+import { toolLinks } from "./tools.js";
 import { ago, moment, plural } from "./words.js";
 
 const PAUSE_MS = 5000;
@@ -42,7 +43,7 @@ function card({ name, stateful, receives, deliveries, result }) {
 
 function line(item) {
   const [, ...how] = delivery({ ...item, channel: "" });
-  return [make("a", { href: `/runs/${encodeURIComponent(item.run)}#${encodeURIComponent(item.verdict)}` }, make("bdi", {}, item.title || item.verdict)), make("span", { class: "quiet" }, " ", make("bdi", {}, item.run_name || item.run.slice(0, 8))), how].flat();
+  return [make("a", { href: `/runs/${encodeURIComponent(item.run)}#${encodeURIComponent(item.verdict)}` }, make("bdi", {}, item.title || item.verdict)), make("span", { class: "quiet" }, " ", make("a", { class: "plain", href: `/runs/${encodeURIComponent(item.run)}` }, make("bdi", {}, item.run_name || item.run.slice(0, 8)))), how, make("span", { class: "under links" }, toolLinks(item.links, item.kind !== "resolved"))].flat();
 }
 
 async function test(name, button) {

@@ -3,6 +3,7 @@
 import { get, post, remove } from "./api.js";
 import { CHARTS as COMMON } from "./comparison.js";
 import { Cursor, fitted } from "./cursor.js";
+import { withCode } from "./code.js";
 import { make, replace, updateChildren, visible } from "./dom.js";
 import { breaksOf } from "./gaps.js";
 import { poll } from "./live.js";
@@ -30,7 +31,7 @@ poll(async () => {
     await (baseline ? compare() : choose());
   } catch (problem) {
     if (problem.status !== 404) throw problem;
-    replace(place, make("div", { class: "empty" }, make("h1", {}, "Run not found"), make("p", {}, problem.message), make("p", {}, make("a", { href: "/" }, "All runs"))));
+    replace(place, make("div", { class: "empty" }, make("h1", {}, "Run not found"), make("p", {}, "One of the two was deleted, or its first record has not arrived yet."), make("p", {}, make("a", { href: "/" }, "All runs"))));
   }
   place.removeAttribute("aria-busy");
   return baseline ? 4000 : 10000;
@@ -90,7 +91,7 @@ function metricName(name) {
 function showFinding({ verdict, severity, title, cause, fix, runbook }) {
   return make("article", { class: `incident ${severity}` },
     make("header", {}, make("span", { class: "severity" }, severity), make("h2", {}, title || verdict)),
-    make("p", { class: "cause" }, cause), make("p", { class: "fix" }, make("strong", {}, "Fix"), fix),
+    make("p", { class: "cause" }, withCode(cause)), make("p", { class: "fix" }, make("strong", {}, "Fix"), withCode(fix)),
     make("footer", {}, make("a", { href: runbook }, "Runbook")));
 }
 
@@ -137,7 +138,7 @@ async function choose() {
   const candidates = items.filter(({ id }) => id !== run).sort((a, b) => pinned(b.id).length - pinned(a.id).length);
   document.title = visible(`Compare ${named(own)} · Ammeter`);
   replace(document.getElementById("head"),
-    make("h1", {}, "Compare ", make("bdi", {}, named(own)), " with"),
+    make("h1", {}, "Compare ", make("a", { href: path(run) }, make("bdi", {}, named(own))), " with"),
     candidates.length ? make("ul", { class: "alarms choice" }, candidates.map((candidate) => make("li", {},
       make("a", { href: `${path(run)}/compare/${encodeURIComponent(candidate.id)}` }, make("bdi", {}, named(candidate))),
       make("span", { class: "quiet" }, ` ${[candidate.precision, candidate.state, `step ${integer(candidate.last_step)}`, ...pinned(candidate.id).map(pinWords)].filter(Boolean).join(" · ")}`)))) : make("p", { class: "empty" }, "This project has no other runs yet."),

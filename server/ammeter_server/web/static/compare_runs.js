@@ -51,7 +51,7 @@ async function load() {
   } catch (failure) {
     if (failure.status !== 404) throw failure;
     known = null;
-    return replace(place, problem("Run not found", failure.message));
+    return replace(place, problem("Run not found", "One of the runs was deleted, or its first record has not arrived yet."));
   }
   show();
 }

@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { make, replace, visible } from "./dom.js";
+import { toolLinks } from "./tools.js";
 import { clock, dollars, integer, moment, plural } from "./words.js";
 
 const FRESH_MS = 10_000;
@@ -29,13 +30,14 @@ const RELATED = {
 export function showHandling(incident, places) {
   const path = `/incidents/${encodeURIComponent(incident.id)}`;
   const old = known.get(incident.id);
-  if (old) fill(places, old.answers);
+  const isOpen = incident.state !== "closed";
+  if (old) fill(places, old.answers, isOpen);
   if (old && Date.now() - old.at < FRESH_MS) return;
   whenVisible(places.now, async () => {
     try {
       const answers = await Promise.all([get(`${path}/context`), get(`${path}/reach`), get(`${path}/deliveries`)]);
       known.set(incident.id, { at: Date.now(), answers });
-      fill(places, answers);
+      fill(places, answers, isOpen);
     } catch (problem) {
       replace(places.facts, make("p", { class: "problem", role: "alert" }, problem.status ? problem.message : "Owner, checkpoint and cost could not be read. They are requested again with the next change of the incident."));
     }
@@ -51,10 +53,10 @@ function whenVisible(element, act) {
   observer.observe(element);
 }
 
-function fill(places, [context, reach, deliveries]) {
+function fill(places, [context, reach, deliveries], isOpen) {
   replace(places.now, make("strong", {}, "Now"), context.now);
   showWeights(places.chip, context.weights);
-  replace(places.facts, facts(context));
+  replace(places.facts, facts(context, isOpen));
   replace(places.checkpoint, checkpoint(context));
   replace(places.reach, make("h3", {}, "Other runs since then"), related(reach));
   replace(places.notified, make("h3", {}, "Notified, in order"), notified(deliveries.items));
@@ -67,19 +69,20 @@ function showWeights(chip, { state, step }) {
   chip.textContent = state === "finite" ? `${text}, at step ${integer(step)}` : text;
 }
 
-function facts({ run_state, dollars_per_hour, owner, host, job, commit, driver, links }) {
+// An incident that is over costs nothing more, and has no alert to silence.
+function facts({ run_state, dollars_per_hour, owner, host, job, commit, driver, links }, isOpen) {
   const entries = [
-    ["burns", dollars_per_hour ? make("strong", { class: "bad" }, `${dollars(dollars_per_hour)} an hour`) : run_state === "running" ? null : `nothing: the run is ${run_state}`],
+    ["burns", !isOpen ? null : dollars_per_hour ? make("strong", { class: "bad" }, `${dollars(dollars_per_hour)} an hour`) : run_state === "running" ? null : `nothing: the run is ${run_state}`],
     ["owner", owner && make("bdi", {}, owner)],
     ["host", host && make("bdi", { class: "code" }, host)],
     ["job", job && copied(job, job)],
     ["commit", commit && copied(commit.slice(0, 12), commit)],
     ["driver", driver && make("bdi", {}, driver)],
   ].filter(([, value]) => value);
-  const open = [["Log", links.log], ["Grafana board", links.board], ["Silence in Alertmanager", links.silence]].filter(([, href]) => href);
+  const tools = toolLinks(links, isOpen);
   return make("div", {},
     make("dl", { class: "spot" }, entries.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
-    open.length ? make("p", { class: "links" }, open.map(([words, href]) => make("a", { href, rel: "noreferrer" }, words))) : null);
+    tools.length ? make("p", { class: "links" }, tools) : null);
 }
 
 function checkpoint({ checkpoint: saved }) {
@@ -149,7 +152,7 @@ function related({ items }) {
 
 function notified(items) {
   if (!items.length) return make("p", { class: "quiet" }, "Nobody: no channel accepts this incident. ", make("a", { href: "/alerts" }, "Channels"));
-  return make("ol", { class: "notified" }, items.map((item) => make("li", {}, delivery(item))));
+  return make("div", {}, make("ol", { class: "notified" }, items.map((item) => make("li", {}, delivery(item)))), make("a", { href: "/alerts" }, "Channels"));
 }
 
 export function delivery({ channel, kind, state, attempts, error, due, sent }) {

@@ -1,6 +1,7 @@
 // The head of a run's page: name, state and main figures.
 
 import { make, replace, updateChildren, visible } from "./dom.js";
+import { toolsOf } from "./tools.js";
 import { ago, dollars, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
 
 const MIN_IDLE_SECONDS = 120;
@@ -23,8 +24,8 @@ export function showHead(place, run, incidents) {
   updateChildren(figures, numbers(run), (figure) => figure.name, figure);
   const text = visible(factsOf(run).join("  ·  "));
   if (facts.textContent !== text) facts.textContent = text;
-  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }, ...tools(run)], ({ words }) => words,
-    ({ words, id, how = "", href = `/runs/${encodeURIComponent(id)}${how}` }) => make("a", { href }, make("bdi", {}, words)));
+  updateChildren(line, [...neighbours(run), { words: "Compare with another run", id: run.id, how: "/compare" }, { words: `Project ${run.project}`, href: `/projects/${encodeURIComponent(run.project)}` }, ...toolsOf(run.links)], ({ words }) => words,
+    ({ words, id, how = "", href = `/runs/${encodeURIComponent(id)}${how}` }) => make("a", { href, rel: /^https?:/.test(href) ? "noreferrer" : null }, make("bdi", {}, words)));
 }
 
 // When a running run made its last step, in words, if that is long ago for it.
@@ -41,10 +42,6 @@ function neighbours({ continues, continued_by }) {
   ].filter(({ id }) => id);
 }
 
-function tools({ links = {} }) {
-  return [["Grafana board", links.board], ["Log", links.log]].filter(([, href]) => href).map(([words, href]) => ({ words, href }));
-}
-
 function numbers(run) {
   const latest = run.latest ?? {};
   const counters = run.counters ?? {};
@@ -53,7 +50,7 @@ function numbers(run) {
   return [
     { name: "Step", value: integer(run.last_step), under: run.last_step_time, since: true, also: attempt(run) },
     loss(run, latest),
-    { name: "Loss scale", ...scaleOf(latest, unknown), bad: latest.scale < 1 },
+    { name: "Loss scale", ...scaleOf(latest, unknown, run.last_step), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
     unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "", bad: attempts >= MIN_ATTEMPTS && counters.skipped > HIGH_SKIPPED_SHARE * attempts },
     { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
@@ -62,8 +59,9 @@ function numbers(run) {
   ];
 }
 
-function scaleOf({ scale }, unknown) {
+function scaleOf({ scale }, unknown, last) {
   if (scale !== undefined) return { value: scaleLong(scale) };
+  if (last === null) return { value: "–" };
   return unknown ? { value: "–", under: unknown } : { value: "no scaler" };
 }
 

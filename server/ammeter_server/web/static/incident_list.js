@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { make, replace, updateChildren } from "./dom.js";
 import { Filters } from "./filters.js";
 import { poll } from "./live.js";
+import { toolsInLine } from "./tools.js";
 import { ago, integer, moment, span } from "./words.js";
 
 const PAUSE_MS = 4000;
@@ -68,7 +69,7 @@ function row(incident) {
   return make("tr", { class: state === "closed" ? "" : severity },
     make("td", {}, make("span", { class: `severity ${severity}` }, severity)),
     make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run)}#${encodeURIComponent(verdict)}` }, make("bdi", {}, incident.title || verdict)),
-      make("span", { class: "under" }, verdict, " · ", make("a", { href: incident.runbook }, "runbook"), incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null)),
+      make("span", { class: "under" }, verdict, " · ", make("a", { href: incident.runbook }, "runbook"), toolsInLine(incident.links, state !== "closed"), incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null)),
     make("td", {}, make("span", { class: state === "open" ? "badge " + severity : "quiet" }, how), lasted ? make("span", { class: "under" }, lasted) : null),
     make("td", {}, make("a", { href: `/runs/${encodeURIComponent(run)}` }, make("bdi", {}, incident.run_name || run.slice(0, 8))), make("span", { class: "under" }, make("a", { class: "plain", href: `/projects/${encodeURIComponent(incident.project)}` }, make("bdi", {}, incident.project)))),
     make("td", { class: "wide" }, incident.owner ? make("bdi", {}, incident.owner) : make("span", { class: "quiet" }, "–")),

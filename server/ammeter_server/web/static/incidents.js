@@ -17,14 +17,27 @@ export function showIncidents(place, run, incidents, actions) {
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })), make("div", {}), make("div", {}));
   const [now, before, unclear, more] = place.children;
   showAsk(more, run);
-  const items = open.length ? open : [{ id: "calm", run, closed: closed.length }];
-  updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? calm(item.run, item.closed) : card(item, actions)));
+  const items = open.length ? open : closed.length ? [] : [{ id: "calm", text: run.last_step === null ? "Waiting for the first step." : "No incidents." }];
+  updateChildren(now, items, (item) => item.id, (item) => (item.id === "calm" ? make("p", { class: run.last_step === null ? "calm" : "calm good" }, item.text) : card(item, actions)));
   before.hidden = closed.length === 0;
+  before.firstChild.className = open.length ? "" : "calm";
   if ((run.state !== "running" || closed.length <= FEW) && !before.hidden && !open.length && !before.openedOnce) before.open = before.openedOnce = true;
-  before.firstChild.textContent = closed.length ? summary(closed) : "";
+  const text = closed.length ? `${open.length ? "" : run.state === "running" ? "No open incidents; " : "The run has ended; "}${summary(closed)}` : "";
+  if (before.firstChild.textContent !== text) before.firstChild.textContent = text;
   updateChildren(before.lastChild, closed, (item) => item.id, (item) => card(item, actions));
   const unjudged = run.not_judged ?? [];
   updateChildren(unclear, unjudged.length ? [unjudged] : [], () => "unjudged", notJudged);
+  if (!place.isNamedShown) window.addEventListener("hashchange", () => showNamed(place));
+  if (!place.isNamedShown) showNamed(place);
+  place.isNamedShown = true;
+}
+
+// The card that the address names, from a list or a message, also if it is folded.
+function showNamed(place) {
+  const named = [...place.querySelectorAll("article")].find(({ id }) => id && id === decodeURIComponent(location.hash.slice(1)));
+  if (!named) return;
+  if (named.closest("details.closed")) named.closest("details.closed").open = true;
+  named.scrollIntoView();
 }
 
 // Verdicts without enough readings: without them, no incident would look like health.
@@ -45,17 +58,15 @@ const REASONS = {
   "not-in-history": "The imported history does not have what they read",
 };
 
-function calm(run, closed) {
-  if (run.last_step === null) return make("p", { class: "calm" }, "Waiting for the first step.");
-  if (!closed) return make("p", { class: "calm good" }, "No incidents.");
-  if (run.state === "running") return make("p", { class: "calm good" }, "No open incidents.");
-  return make("p", { class: "calm" }, `The run has ended. It has ${plural(closed, "closed incident")}:`);
-}
+const ENDS = { recovered: "recovered", acknowledged: "closed after it was acknowledged", "run ended": "closed with the run", superseded: "explained by another one", expired: "expired", "by hand": "closed by hand" };
 
-// What happened shows without unfolding it.
+// What happened shows without unfolding it: how many there were, how they closed, and the newest.
 function summary(closed) {
-  const { title, verdict, first_step, step_offset, closed_reason } = closed.reduce((a, b) => (b.opened > a.opened ? b : a));
-  return `${plural(closed.length, "closed incident")}${closed.length > 1 ? ", the newest" : ""}: ${title || verdict}${/ at step | since step /.test(title) ? "" : `, at step ${integer(first_step + step_offset)}`} (${closed_reason})`;
+  const count = (reason) => closed.filter(({ closed_reason: own }) => own === reason).length;
+  const ends = [...new Set(closed.map(({ closed_reason: reason }) => reason))].map((reason) => `${integer(count(reason))} ${ENDS[reason] ?? `closed (${reason})`}`);
+  const { title, verdict, first_step, last_step, step_offset } = closed.reduce((a, b) => (b.opened > a.opened ? b : a));
+  const steps = last_step > first_step ? `steps ${integer(first_step + step_offset)} to ${integer(last_step + step_offset)}` : `step ${integer(first_step + step_offset)}`;
+  return `${ends.join(", ")}${closed.length > 1 ? "; the newest" : ""}: ${title || verdict}, ${steps}`;
 }
 
 function card(incident, actions) {

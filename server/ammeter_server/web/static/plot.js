@@ -12,6 +12,7 @@ const HEIGHT_PX = 190;
 const MAX_DOTS = 60;
 const NEAR_PX = 5;
 const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
+const TONES_WITH_A_DASH = 4; // few enough to tell them apart without colours
 
 export class Plot {
   // actions: zoom(first, last) and all(), which select the steps of every chart, and the cursor of all of them.
@@ -98,7 +99,7 @@ export class Plot {
       ...this.size(),
       padding: [18, null, null, null],
       cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, hover: { prox: NEAR_PX }, move: (plot, left, top) => [left < 0 ? left : atStep(plot, left), top] },
-      legend: { show: true, live: true },
+      legend: { show: true, live: true, markers: { dash: (_, index) => (index && dashOf(this.lines[index - 1]).length ? "dashed" : "solid") } },
       scales: { x: { time: false, range: (_, low, high) => this.preview ?? this.range ?? [low, high] }, y: chart.log ? { distr: 3, log: chart.log, range: powers(chart.log) } : { range: roomy } },
       axes: [
         { ...axis, incrs: STEPS, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? integer(step) : "")), size: 28 },
@@ -187,13 +188,17 @@ export class Plot {
       label: line.replaced ? `${line.word}, replaced by a later attempt` : line.stream ? `${line.word}, ${line.stream.slice(0, 4)}` : line.word,
       stroke: line.replaced ? ink.quiet : ink.tones[line.tone % ink.tones.length],
       alpha: line.replaced ? 0.6 : 1,
-      dash: DASHES[Math.floor(line.tone / ink.tones.length) % DASHES.length],
+      dash: dashOf(line),
       width: line.steps.length > 1000 ? 1 : 1.5,
       gaps: (plot, _, __, ___, joined) => merged([...joined, ...now().breaks.map(toPixels(plot))]),
       points: { show: few, size: few() ? 5 : 3, filter: (plot) => (few() ? null : placesOf(plot.data, index, aloneIn(now()))) },
       value: (_, y) => (y === null || y === undefined ? "–" : this.chart.format(y)),
     };
   }
+}
+
+function dashOf({ tone }) {
+  return DASHES[Math.floor(tone / TONES_WITH_A_DASH) % DASHES.length];
 }
 
 function stepOf(plot, left) {

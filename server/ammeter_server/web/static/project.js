@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { showGroups } from "./groups.js";
+import { withCode } from "./code.js";
 import { make, replace, visible } from "./dom.js";
 import { poll } from "./live.js";
 import { dollars, integer, moment, plural, share } from "./words.js";
@@ -24,7 +25,7 @@ poll(async () => {
     if (!section("groups").firstChild) showGroups(section("groups"), project);
   } catch (problem) {
     if (problem.status !== 404) throw problem;
-    replace(place, make("div", { class: "empty" }, make("h1", {}, "Project not found"), make("p", {}, problem.message), make("p", {}, make("a", { href: "/" }, "All runs"))));
+    replace(place, make("div", { class: "empty" }, make("h1", {}, "Project not found"), make("p", {}, "No run of this project has arrived, or all were deleted. A project appears with its first run."), make("p", {}, make("a", { href: "/" }, "All runs"))));
   }
   place.removeAttribute("aria-busy");
   return PAUSE_MS;
@@ -52,7 +53,7 @@ function showHead({ cost, before, since, until, cut }) {
 
 function showActions(actions) {
   replace(section("todo"), make("h2", {}, "What to do"),
-    actions.length ? make("ol", { class: "todo" }, actions.map(({ todo, reason, link }) => make("li", {}, make("bdi", {}, todo), " ",
+    actions.length ? make("ol", { class: "todo" }, actions.map(({ todo, reason, link }) => make("li", {}, make("bdi", {}, withCode(todo)), " ",
       make("span", { class: "quiet" }, "(", link ? make("a", { href: here(link) }, reason) : make("bdi", {}, reason), ")")))) : make("p", { class: "calm good" }, "Nothing."));
 }
 
@@ -60,7 +61,7 @@ function showReadiness({ ready, lines }) {
   replace(section("readiness"), make("h2", {}, "Ready for production"),
     make("p", { class: `calm ${ready ? "good" : ""}` }, ready ? "Every check has passed." : `${integer(lines.filter((line) => !line.ready).length)} of ${integer(lines.length)} checks have not passed.`),
     table(["Check", "Passed", "Found", "To do"], lines.map((line) => [
-      line.name, make("span", { class: line.ready ? "" : "bad" }, line.ready ? "yes" : "no"), line.link ? make("a", { href: here(line.link) }, make("bdi", {}, line.found)) : make("bdi", {}, line.found), make("bdi", {}, line.todo)]), "Checks"));
+      line.name, make("span", { class: line.ready ? "" : "bad" }, line.ready ? "yes" : "no"), line.link ? make("a", { href: here(line.link) }, make("bdi", {}, line.found)) : make("bdi", {}, line.found), make("bdi", {}, withCode(line.todo))]), "Checks"));
 }
 
 function showTables({ failed, failed_not_listed: more, incidents, fallbacks, cost }) {

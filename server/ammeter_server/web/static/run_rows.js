@@ -2,6 +2,7 @@
 
 import { make, replace } from "./dom.js";
 import { spark } from "./svg.js";
+import { toolsInLine } from "./tools.js";
 import { ago, dollars, integer, moment, number, scale, severalLosses, short, span } from "./words.js";
 
 const MAX_TAGS = 4;
@@ -27,7 +28,7 @@ export function row({ run, spark: series, chosen }, actions) {
     make("td", {}, make("input", { type: "checkbox", checked: chosen, "aria-label": `Select ${name}`, onchange: ({ target }) => select(run, target, actions.change) })),
     make("td", {}, make("span", { class: `state ${run.state}` }, run.state)),
     make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run.id)}` }, make("bdi", {}, name)),
-      make("span", { class: "under" }, make("a", { class: "plain", href: `/projects/${encodeURIComponent(run.project)}` }, make("bdi", {}, run.project)), [...facts(run)].map((fact) => [" · ", make("bdi", {}, fact)]).flat()),
+      make("span", { class: "under" }, make("a", { class: "plain", href: `/projects/${encodeURIComponent(run.project)}` }, make("bdi", {}, run.project)), facts(run).map((fact) => [" · ", make("bdi", {}, fact)]).flat(), toolsInLine(run.open_incidents ? run.links : null)),
       tags(run, actions.tag)),
     make("td", {}, badge(run)),
     make("td", { class: "num" }, curve(series?.loss, "Loss"), make("span", { class: typeof run.latest?.loss === "string" ? "bad" : "" }, losses(run))),

@@ -8,13 +8,19 @@ const SHADES = 256;
 const SAMPLE_VALUES = 20000;
 const OUTLIER_SHARE = 0.005;
 
+// Of further curves, beside accent and second.
+const OTHERS = {
+  light: ["#0f7f73", "#b3590a", "#b8286f", "#5f7308", "#0a7ea4", "#6d4c3d"],
+  dark: ["#4fc9b8", "#f0a35e", "#f484b4", "#b5c94a", "#5cc4e8", "#c9a594"],
+};
+
 export const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   const named = Object.fromEntries(["ink", "quiet", "line", "card", "page", "ticket", "accent", "second", "nought"].map((name) => [name, colour(name)]));
-  return { ...named, tones: [colour("accent"), colour("second")] };
+  return { ...named, tones: [colour("accent"), colour("second"), ...OTHERS[dark.matches ? "dark" : "light"]] };
 }
 
 // The shades as pixels of a canvas, without those that are too close to the background.

@@ -13,12 +13,14 @@ NOTIFY = ("json://user:secret-word@127.0.0.1:9/hidden-path",)
 
 
 def test_a_channel_has_its_deliveries_and_no_secret(tmp_path: Path) -> None:
-    with serving(tmp_path, notify=NOTIFY) as client:
+    with serving(tmp_path, notify=NOTIFY, grafana_url="https://grafana.example") as client:
         stream = broken_run(client, name="night")
         (channel,) = wait_until(lambda: [item for item in client.get(API).json()["items"] if item["deliveries"]])
         assert (False, []) == (channel["stateful"], channel["receives"])
         delivery = channel["deliveries"][0]
         assert (stream.run, "night", "opened") == tuple(delivery[key] for key in ("run", "run_name", "kind"))
+        assert ["board"] == list(delivery["links"])
+        assert delivery["links"]["board"].endswith(f"var-run={stream.run}")
         answer = client.post(f"{API}/{channel['name']}/test", headers=CHANGE)
         assert "127.0.0.1" in answer.json()["error"]
         for told in (answer.text, client.get(API).text):

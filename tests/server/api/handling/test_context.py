@@ -92,6 +92,8 @@ def test_the_context_names_owner_place_cost_and_the_last_good_checkpoint(client:
     assert links["silence"].startswith(
         "https://alerts.example/#/silences/new?filter=%7Balertname%3D%22AmmeterNonfinite"
     )
+    listed = client.get("/api/v1/incidents", params={"verdict": "nonfinite-gradient"}).json()["items"]
+    assert [links] == [item["links"] for item in listed]
 
 
 def test_finite_weights_of_a_run_that_diverged_are_damaged(client: httpx.Client) -> None:

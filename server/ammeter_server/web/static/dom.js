@@ -12,6 +12,11 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// A name of a tensor, which continues in the next line behind a dot.
+export function dotted(name) {
+  return make("bdi", {}, name.split(".").map((part, index) => (index ? [".", make("wbr"), part] : part)).flat());
+}
+
 // Makes characters visible that reverse the direction of writing, so that gnp.exe cannot appear as exe.png.
 export function visible(text) {
   return String(text).replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f]/g, "\ufffd");

@@ -59,21 +59,22 @@ function showList(items, next) {
 function table() {
   const column = (name, kind = "") => make("th", { scope: "col", class: kind }, name);
   return make("table", { class: "runs" }, make("caption", { class: "unseen" }, "Incidents, newest first"),
-    make("thead", {}, make("tr", {}, column("Severity"), column("Incident"), column("State"), column("Run"), column("Owner", "wide"), column("Step", "num wide"), column("Opened", "num"))), make("tbody"));
+    make("thead", {}, make("tr", {}, column("Severity"), column("Incident"), column("State"), column("Run"), column("Owner", "wide"), column("Step", "num wide"), column("Opened", "num wide"))), make("tbody"));
 }
 
 function row(incident) {
   const { severity, state, run, verdict, opened, closed } = incident;
   const lasted = closed ? `lasted ${span((Date.parse(closed) - Date.parse(opened)) / 1000)}` : null;
+  const age = () => make("time", { "data-since": opened, datetime: opened, title: moment(opened) }, ago(opened));
   const how = state === "closed" ? `closed: ${incident.closed_reason}` : state;
   return make("tr", { class: state === "closed" ? "" : severity },
     make("td", {}, make("span", { class: `severity ${severity}` }, severity)),
     make("th", { scope: "row" }, make("a", { href: `/runs/${encodeURIComponent(run)}#${encodeURIComponent(verdict)}` }, make("bdi", {}, incident.title || verdict)),
       make("span", { class: "under" }, verdict, " · ", make("a", { href: incident.runbook }, "runbook"), toolsInLine(incident.links, state !== "closed"), incident.module ? [" · ", make("bdi", { class: "code" }, incident.module)] : null)),
-    make("td", {}, make("span", { class: state === "open" ? "badge " + severity : "quiet" }, how), lasted ? make("span", { class: "under" }, lasted) : null),
+    make("td", {}, make("span", { class: state === "open" ? "badge " + severity : "quiet" }, how), lasted ? make("span", { class: "under" }, lasted) : null, make("span", { class: "under narrow" }, age())),
     make("td", {}, make("a", { href: `/runs/${encodeURIComponent(run)}` }, make("bdi", {}, incident.run_name || run.slice(0, 8))), make("span", { class: "under" }, make("a", { class: "plain", href: `/projects/${encodeURIComponent(incident.project)}` }, make("bdi", {}, incident.project)))),
     make("td", { class: "wide" }, incident.owner ? make("bdi", {}, incident.owner) : make("span", { class: "quiet" }, "–")),
     make("td", { class: "num wide" }, integer(incident.first_step + incident.step_offset)),
-    make("td", { class: "num quiet" }, make("time", { "data-since": opened, datetime: opened, title: moment(opened) }, ago(opened))),
+    make("td", { class: "num quiet wide" }, age()),
   );
 }

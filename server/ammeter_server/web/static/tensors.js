@@ -2,7 +2,7 @@
 // pass begins there; then by underflow, then by norm.
 
 import { all } from "./api.js";
-import { make, updateChildren } from "./dom.js";
+import { dotted, make, updateChildren } from "./dom.js";
 import { integer, number, plural, share, short } from "./words.js";
 
 const STATS = ["grad.norm", "grad.absmax", "grad.zeros", "grad.subnormals", "grad.nans", "grad.infs"];
@@ -56,18 +56,18 @@ function table() {
   const column = (name, kind = "num", title = null) => make("th", { scope: "col", class: kind, title }, name);
   return make("table", { class: "tensors" },
     make("thead", {}, make("tr", {}, column("Tensor", ""), column("Shape", "wide"), column("Gradient norm"), column("Largest", "num wide", "largest finite |gradient|, unscaled"),
-      column("Zero"), column("Subnormal", "num", "share of elements below 2⁻¹⁴ while scaled, where float16 loses bits"), column("NaN / Inf"))),
+      column("Zero", "num wide"), column("Subnormal", "num", "share of elements below 2⁻¹⁴ while scaled, where float16 loses bits"), column("NaN / Inf"))),
     make("tbody"));
 }
 
 function row(tensor, charts) {
   const broken = tensor.badStep === null ? "–" : `${integer(tensor.nans)} / ${integer(tensor.infs)} at ${integer(tensor.badStep)}`;
   return make("tr", {},
-    make("th", { scope: "row" }, make("button", { class: "link code", title: "Show the gradient norm over steps", onclick: () => charts.show(tensor.name) }, make("bdi", {}, tensor.name))),
+    make("th", { scope: "row" }, make("button", { class: "link code", title: "Show the gradient norm over steps", onclick: () => charts.show(tensor.name) }, dotted(tensor.name))),
     make("td", { class: "wide quiet" }, `${tensor.shape} ${tensor.dtype}`),
     make("td", { class: "num" + (tensor.norm !== null && !Number.isFinite(tensor.norm) ? " bad" : "") }, short(tensor.norm)),
     make("td", { class: "num wide" }, short(tensor.absmax)),
-    make("td", { class: "num" }, share(tensor.zeros)),
+    make("td", { class: "num wide" }, share(tensor.zeros)),
     make("td", { class: "num" + (tensor.subnormals > 0.3 ? " warn" : "") }, share(tensor.subnormals)),
     make("td", { class: "num" + (tensor.badness === 2 ? " bad" : "") }, broken));
 }

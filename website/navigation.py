@@ -23,7 +23,12 @@ def navigation(pages: Mapping[str, bytes]) -> list[Entry]:
     chosen: list[Entry] = [
         {"Home": "index.md"},
         {"Quickstart": "quickstart.md"},
-        {"How it works": [*_files("architecture", "sampling", "glossary", "limitations"), _benchmarks(pages)]},
+        {
+            "How it works": [
+                *_files("architecture", "sampling", "asking", "glossary", "limitations"),
+                _benchmarks(pages),
+            ]
+        },
         {"Verdicts": [*_files("verdicts", "verdict-pictures"), *_families(), "runbooks/checklist.md"]},
         {"Metrics": [*_files("metrics", "dashboards"), _alerts(pages)]},
         {"Recipes": [*_below("recipes/", pages), *_files(*USE)]},

@@ -32,6 +32,7 @@ CHECKED_BY = {
 
 RUN_BY = {
     "README.md": "tests/docs/test_programs.py",
+    "docs/asking.md": "tests/e2e/test_directives.py",
     "docs/checkpoints.md": "tests/agent/inspection/test_page.py",
     "docs/client.md": "tests/agent/client/test_client.py",
     "docs/exporting.md": "tests/agent/export/test_documents.py",

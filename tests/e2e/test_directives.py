@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.e2e.live_run import live_run
+from tests.house import tree
 from tests.server.feeding import serving, wait_until
 
-PROGRAM = """
-import os, sys, time
-import torch, ammeter
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-run = ammeter.watch(model, optimizer, name="asked", project="tests")
-print(run.id, flush=True)
-while not os.path.exists(sys.argv[1]):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = model(torch.randn(4, 8)).square().mean()
-    loss.backward()
-    optimizer.step()
-    time.sleep(0.02)
-run.close()
-"""
+PROGRAM = tree.fenced(tree.ROOT / "docs" / "asking.md", "python")[0]
+STEPS = {"origin": 3, "census": 1, "trial": 2, "tensors": 3}
 
 
-def test_a_live_run_is_asked_and_its_answer_arrives(tmp_path: Path) -> None:
-    stop, program = tmp_path / "stop", tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    with serving(tmp_path) as client:
-        settings = {"AMMETER_DIR": str(tmp_path / "journals"), "AMMETER_URL": str(client.base_url)}
-        command = [sys.executable, str(program), str(stop)]
-        with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            path = f"/api/v1/runs/{process.stdout.readline().strip()}"
-            wait_until(lambda: client.get(path).json().get("last_step"))
-            change = {"X-Ammeter-Request": "test"}
-            answer = client.post(f"{path}/directives", params={"steps": 3}, headers=change)
+def test_a_live_run_is_asked_for_each_reading_and_its_answers_arrive(tmp_path: Path) -> None:
+    with serving(tmp_path) as client, live_run(client, tmp_path) as run:
+        client.headers["X-Ammeter-Request"] = "test"
+        path = f"/api/v1/runs/{run}/directives"
+        for arm, steps in STEPS.items():  # at once: the process reads them when it closes a step
+            answer = client.post(path, params={"arm": arm, "steps": steps})
             assert 200 == answer.status_code, answer.text
-            events = f"{path}/events"
-            found = wait_until(lambda: client.get(events, params={"name": "activation.peaks"}).json()["items"])
-            assert client.get(f"{path}/directives").json()["items"][0]["delivered"] is not None
-            assert {"0", "2"} & {str(peak["module"]) for peak in found[0]["data"]["modules"]}
-            stop.touch()
-            assert 0 == process.wait(60)
+
+        def answers() -> dict[str, dict[str, Any]]:
+            items = client.get(path).json()["items"]
+            return {item["arm"]: item["answers"][0]["data"] for item in items if item["answers"]}
+
+        wait_until(lambda: set(STEPS) == set(answers()))
+        found = answers()
+        assert STEPS == {arm: found[arm]["read_steps"] for arm in STEPS}
+        assert all(0 < data["seconds"] < data["step_seconds"] for data in found.values())
+        assert {("addmm", "float16", 2)} == {
+            (operator["op"], operator["dtype"], operator["modules"]) for operator in found["census"]["operators"]
+        }
+        assert (5, 0, 4) == (found["origin"]["modules"], found["trial"]["bad_steps"], found["tensors"]["gradients"])
+        peaks = wait_until(lambda: client.get(f"/api/v1/runs/{run}/events?name=activation.peaks").json()["items"])
+        assert {"body.0", "head"} & {str(peak["module"]) for peak in peaks[0]["data"]["modules"]}
+
+
+def test_the_program_of_the_page_asks_and_prints_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path) as client, live_run(client, tmp_path):
+        program = PROGRAM.replace("http://127.0.0.1:8480", str(client.base_url)).replace('"demo"', '"tests"')
+
+        asks, reads = program.split("for directive in", 1)
+        names: dict[str, Any] = {}
+        exec(compile(asks, "asking.md", "exec"), names)
+
+        def printed() -> bool:
+            exec(compile(f"for directive in{reads}", "asking.md", "exec"), names)
+            return "census 0 directive.done" in capsys.readouterr().out
+
+        wait_until(printed)

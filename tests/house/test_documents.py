@@ -58,7 +58,7 @@ def constants(path: Path) -> Iterator[str]:
 
 @cache
 def events_in_code() -> set[str]:
-    told_by = (tree.AGENT / "probes", tree.AGENT / "guards")
+    told_by = (tree.AGENT / "probes", tree.AGENT / "guards", tree.AGENT / "recording" / "directives")
     writers = [*(path for folder in told_by for path in folder.rglob("*.py")), tree.AGENT / "recording" / "session.py"]
     emitted = {constant for path in writers for constant in constants(path) if EVENT.fullmatch(constant)}
     return emitted - set(frames.STATS)

@@ -57,15 +57,17 @@ class Handling:
         return self._requests.decoded(resource, ChannelTest, {"severity": severity}, "POST", repeated=False)
 
     def directives(self, run: str) -> list[Directive]:
-        """Returns the readings that were asked of a run, newest first."""
+        """Returns the readings that were asked of a run, newest first, with the answers that have arrived."""
         return self._requests.decoded(self._directives(run), Directives).items
 
-    def ask(self, run: str, arm: str = "origin", steps: int = 5) -> list[Directive]:
+    def ask(self, run: str, arm: str = "origin", steps: int | None = None) -> list[Directive]:
         """Asks a live run for a reading in its next steps, once, and returns all that were asked of it.
 
         Args:
-            arm: origin, which puts hooks on every module to find where NaN or Inf begins.
-            steps: training steps of the reading.
+            arm: origin, which puts hooks on every module to find where NaN or Inf begins; census, of the operators,
+                their dtypes, casts and fallbacks; trial, which runs the operator of the next NaN or Inf again; or
+                tensors, the statistics of all tensors.
+            steps: training steps of the reading; default 5, 1, 20 and 5.
         """
         query = {"arm": arm, "steps": steps}
         return self._requests.decoded(self._directives(run), Directives, query, "POST", repeated=False).items

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from ammeter.client.resources import number
+from ammeter.client.resources import Event, number
 from ammeter.wire.decodable import decodable
 
 
@@ -164,6 +164,7 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
         delivered_to: how many of them have received it.
         delivered: when the first of them did; None before.
         asked_by: the name of a token.
+        answers: `directive.done` or `directive.refused` of each process that has answered.
     """
 
     id: str
@@ -174,6 +175,7 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 0
     delivered_to: int = 0
     delivered: datetime | None = None
+    answers: list[Event] = []
 
 
 @decodable

@@ -1,4 +1,4 @@
-"""Reads the collector's directives, a file that the shipper writes to the stream's folder."""
+"""The collector's directives: a file in the stream's folder that the shipper writes and the training process reads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import Any
 
 import msgspec
 
-from ammeter.journal.layout import open_plain
+from ammeter.journal.layout import open_plain, replace
 
 CHECK_SECONDS = 1.0
 """Interval between two checks; each check is one stat of the file."""
+
+MAX_DIRECTIVES = 16
+"""Directives in the file: a process whose steps take long reads it rarely."""
+
+FILE_NAME = "directives"
 
 MAX_BYTES = 64 * 2**10
 """Bytes of the file that are read. A longer file is cut off, is not valid JSON then, and is ignored."""
@@ -26,7 +31,7 @@ class Directives:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "directives"
+        self._path = folder / FILE_NAME
         self.due = 0.0
         self._last_version: tuple[int, int] | None = None
 
@@ -52,3 +57,24 @@ class Directives:
         if not isinstance(directives, list):
             return []
         return [directive for directive in directives if isinstance(directive, dict)]
+
+
+class DirectiveFile:
+    """The file of one stream, for its shipper.
+
+    It contains earlier directives, too, which the process may not have read yet and which it knows by their ids.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._earlier: list[dict[str, Any]] = []
+
+    def leave(self, directives: list[dict[str, Any]]) -> None:
+        """Adds directives. Those without an id, of an older collector, are in the file once.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        replace(self._path, msgspec.json.encode([*self._earlier, *directives]))
+        named = [directive for directive in directives if directive.get("id")]
+        self._earlier = [*self._earlier, *named][-MAX_DIRECTIVES:]

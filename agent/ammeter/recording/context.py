@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from ammeter.journal import Journal
     from ammeter.preparation.notes import Notes
+    from ammeter.recording.directives.inbox import Inbox
     from ammeter.recording.fast_path import FastPath
     from ammeter.recording.loss_level import LossLevel
     from ammeter.recording.losses import Losses
@@ -43,6 +44,7 @@ class ProbeContext(Protocol):
     governor: Governor
     journal: Journal
     columns: StreamColumns
+    directives: Inbox
     own_scale: OwnScale
     losses: Losses
     loss_level: LossLevel

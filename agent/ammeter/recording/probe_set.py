@@ -21,7 +21,7 @@ class ProbeSet:
         signals: the probes that complete a row, in this order; resources is the last.
         resources: closes every step.
         user: records the values from run.log, after all others.
-        finishers: (name, finish) of each probe that completes a row.
+        finishers: (name, finish) of each probe that completes a row; the directives, which read it, are the last.
     """
 
     def __init__(self, session: Session, kinds: ProbeKinds) -> None:
@@ -29,9 +29,8 @@ class ProbeSet:
         self.resources = kinds.resources(session)
         self.user = kinds.user(session)
         self.signals: list[Any] = [*(kind(session) for kind in kinds.signals), self.resources]
-        self.finishers = [
-            (probe.name, probe.finish) for probe in (*self.signals, self.user) if hasattr(probe, "finish")
-        ]
+        finishing = (*self.signals, self.user, session.directives)
+        self.finishers = [(probe.name, probe.finish) for probe in finishing if hasattr(probe, "finish")]
         self._on_skip = self._guarded("skipped")
         self._on_reset = self._guarded("reset")
         self._on_join = self._guarded("joined")

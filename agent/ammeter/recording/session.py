@@ -16,6 +16,7 @@ import torch
 
 from ammeter.preparation.notes import Notes
 from ammeter.recording.completed_steps import CompletedSteps
+from ammeter.recording.directives.inbox import Inbox
 from ammeter.recording.fast_path import FastPath
 from ammeter.recording.loss_level import LossLevel
 from ammeter.recording.losses import Losses
@@ -83,6 +84,7 @@ class Session(Guarded):
         self._followed: list[Any] = []
         self._followed_group = Group(())
         self._on_close: Callable[[], Any] = lambda: None
+        self.directives = Inbox(self)
         self.probes = ProbeSet(self, probes)
         self.completed_steps = CompletedSteps(self)
         self.newcomers = Newcomers(self)
@@ -126,6 +128,7 @@ class Session(Guarded):
 
     def select_callbacks(self, *, is_urgent: bool) -> None:
         """Selects the callbacks of the next step: fast path, full or followed."""
+        self.directives.poll()
         is_odd = self.fast_path.take_odd()
         follows = self.governor.follows(is_urgent or is_odd)
         self.fast_path.decide(follows=follows, is_urgent=is_urgent)
@@ -253,6 +256,7 @@ class Session(Guarded):
         if self.row.stepped or self.row.skipped:
             self.rows.close_step()
         self.rows.drain()
+        self.directives.close()
         for event, data in self.row.events:
             self.journal.append(Event(event, max(0, self.row.step - 1), time.time_ns(), data))
 

@@ -6,10 +6,9 @@ import time
 import zlib
 from pathlib import Path
 
-import msgspec
-
 from ammeter import journal
 from ammeter.journal import Entry
+from ammeter.journal.directives import DirectiveFile
 from ammeter.shipper.answers import Answer, backoff_seconds, offset_error, rejected_wait_seconds, with_remedy
 from ammeter.shipper.http import Collector, LogState
 from ammeter.shipper.packing import NewestStep, Payload, build_payload, count_fitting
@@ -83,6 +82,7 @@ class Delivery:
         self._paused_at_recovery: int | None = None
         self._max_bytes = READ_BYTES
         self._jumps = 0
+        self._directives = DirectiveFile(folder)
 
     def poll(self) -> bool:
         """Does what is due now. Returns whether more is due already.
@@ -260,7 +260,7 @@ class Delivery:
         self._collector.note_accepted()
         self._record_refusal("")
         if answer.directives:
-            journal.replace(self.folder / "directives", msgspec.json.encode(answer.directives))
+            self._directives.leave(answer.directives)
         self._log_state(self._stream, "sends", f"stream {self._stream} is delivered up to {self.offset}")
 
     def _split(self, entries: list[Entry]) -> None:

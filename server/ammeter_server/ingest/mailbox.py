@@ -51,7 +51,7 @@ class Mailbox:
         except Exception:  # the batch is stored; its response does not fail for a directive
             log.exception("directives of stream %s could not be marked", stream)
             return []
-        return [{"arm": row.arm, "steps": row.steps} for row in mine]
+        return [{"id": row.id, "arm": row.arm, "steps": row.steps} for row in mine]
 
     def _refresh(self) -> None:
         now = time.monotonic()

@@ -77,7 +77,10 @@ def test_a_live_run_is_asked_for_a_reading(client: Client, fleet: Fleet) -> None
         live.send()
         (directive,) = client.ask(live.run, steps=7)
         assert ("origin", 7, 1, 0) == (directive.arm, directive.steps, directive.ranks, directive.delivered_to)
-        assert [directive] == client.directives(live.run)
+        live.say("directive.done", 4, id=directive.id, arm="origin", bad_steps=0)
+        live.send()
+        ((answer,),) = [asked.answers for asked in client.directives(live.run)]
+        assert ("directive.done", 0, 0) == (answer.name, answer.rank, answer.data["bad_steps"])
         live.bye(5)
         live.send()
 
@@ -109,7 +112,7 @@ def test_what_would_act_twice_is_sent_once() -> None:
             Client(told.url).ask("r")
         with pytest.raises(UnreachableError, match="the database does not respond"):
             Client(told.url).test_channel("c")
-    paths = ["/api/v1/runs/r/directives?arm=origin&steps=5", "/api/v1/channels/c/test?severity=ticket"]
+    paths = ["/api/v1/runs/r/directives?arm=origin", "/api/v1/channels/c/test?severity=ticket"]
     assert [("POST", path) for path in paths] == told.requests
 
 

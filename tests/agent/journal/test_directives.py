@@ -8,7 +8,7 @@ import pytest
 
 from ammeter import journal
 from ammeter.journal import directives
-from ammeter.journal.directives import Directives
+from ammeter.journal.directives import MAX_DIRECTIVES, DirectiveFile, Directives
 
 
 @pytest.fixture
@@ -71,3 +71,15 @@ def test_a_link_is_not_followed(tmp_path: Path, clock: list[float]) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path, clock: list[float]) -> None:
     os.mkfifo(tmp_path / "directives")
     assert [] == Directives(tmp_path).poll()
+
+
+def test_the_shipper_leaves_named_directives_with_earlier_ones(tmp_path: Path, clock: list[float]) -> None:
+    """A process whose steps are long reads the file after several of them."""
+    file = DirectiveFile(tmp_path)
+    names = [{"id": str(number), "arm": "census"} for number in range(MAX_DIRECTIVES + 5)]
+    file.leave(names[:1])
+    file.leave([names[1], {"arm": "origin"}])
+    assert [*names[:2], {"arm": "origin"}] == Directives(tmp_path).poll()
+    for name in names[2:]:
+        file.leave([name])
+    assert names[-MAX_DIRECTIVES - 1 :] == Directives(tmp_path).poll()

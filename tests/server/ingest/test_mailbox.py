@@ -13,8 +13,6 @@ import pytest
 from tests.server.databases import postgresql
 from tests.server.feeding import Stream, serving, train, wait_until
 
-WINDOW = [{"arm": "origin", "steps": 7}]
-
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[httpx.Client]:
@@ -48,10 +46,11 @@ def test_each_rank_of_a_live_run_receives_a_directive_once(client: httpx.Client)
         train(stream, 0, 3)
         stream.send()
     answer = ask(client, first.run)
+    window = [{"id": answer.json()["items"][0]["id"], "arm": "origin", "steps": 7}]
     assert (200, 2, 0) == (answer.status_code, *(answer.json()["items"][0][key] for key in ("ranks", "delivered_to")))
-    assert WINDOW == wait_until(lambda: received(first))
+    assert window == wait_until(lambda: received(first))
     assert [(1, True)] == [(item["delivered_to"], item["delivered"] is not None) for item in listed(client, first.run)]
-    assert WINDOW == wait_until(lambda: received(second))
+    assert window == wait_until(lambda: received(second))
     assert [] == [directive for stream in (first, second, other) for _ in range(3) for directive in received(stream)]
     (done,) = listed(client, first.run)
     assert (7, "anybody", 2) == (done["steps"], done["asked_by"], done["delivered_to"])

@@ -110,11 +110,20 @@ def test_a_live_run_is_asked_for_more_and_the_answer_is_shown(browser: webdriver
         directives: list[dict[str, Any]] = stream.send().json()["directives"]
         return directives
 
-    assert [{"arm": "origin", "steps": 5}] == wait_until(answered)
+    (asked,) = wait_until(answered)
+    assert ("origin", 5) == (asked["arm"], asked["steps"])
     stream.begin = time.time_ns() - stream.offset * STEP
     peak = {"module": HOSTILE, "absmax": 60000.0, "share": 0.92}
     stream.say("activation.peaks", stream.offset, modules=[peak])
     stream.send()
-    answer = appears(browser, "#answers", "The largest activation is 60,000")
+    answer = appears(browser, "#answers", "The largest activation is 60,000")  # all that an older Ammeter sends
     assert "received by 1 of 1 process" in answer
+    stream.say("directive.done", stream.offset, id=asked["id"], arm="origin", first_step=1, steps=5, read_steps=5,
+               seconds=0.0125, step_seconds=0.5, bad_steps=0, modules=3,
+               largest={"module": HOSTILE, "absmax": 32752.0, "dtype": "float16"})  # fmt: skip
+    stream.send()
+    answer = appears(browser, "#answers", "Nothing was found: losses and gradients were finite in 5 steps")
+    for words in ("hooks on 3 modules", "32,752 in <img", "50 % of its limit", "It cost 12.5 ms in 5 steps of 500 ms"):
+        assert words in answer, words
+    assert "The largest activation is 60,000" not in answer
     assert browser.execute_script("return window.harmed === undefined && !document.querySelector('main img')")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ammeter.probes.gradients.asked import AllTensors
 from ammeter.probes.gradients.columns import FLOAT32_MAX, fill
 from ammeter.probes.gradients.events import MAX_COUNTED_STEPS, NonfiniteEvents, emit_spectrum
 from ammeter.probes.gradients.exponents import ExponentReader, ExponentReading, emit
@@ -37,6 +38,7 @@ class Gradients:
         self._reader = GradientReader(self._may_count, self._takes_spectrum)
         self._exponents = ExponentReader(session.watched)
         self._by_hand = UnscaledByHand(session)
+        AllTensors(session).subscribe(self.name)
         self._unknown: set[int] = set()
         """Optimizers that had gradients when watching began, until they receive new ones.
 

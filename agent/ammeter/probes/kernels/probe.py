@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ammeter.probes.kernels import asked
 from ammeter.probes.kernels.census import Census
 from ammeter.probes.kernels.forward_call import ForwardCall
 from ammeter.probes.kernels.rate_jumps import RateJumps
 from ammeter.probes.kernels.reports import Reports
 from ammeter.probes.kernels.sensitive import SensitiveOperators
 from ammeter.probes.kernels.step_census import StepCensus
+from ammeter.recording.directives.request import Arm
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled
 
@@ -69,6 +71,7 @@ class Kernels:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
+        self._session.directives.subscribe(asked.CENSUS, Arm(self.name, begin=asked.begin))
         handles = [
             self._session.forward.subscribe(trains=guard(self._before_forward), after=guard(self._left_forward)),
             patch.method(torch.amp.autocast_mode.autocast, "__enter__", after=guard(self._entered_context)),
@@ -83,6 +86,9 @@ class Kernels:
             if census.measured is not None and census.calls:
                 self._sensitive.judge(row, census.measured)
             self._request(self._sensitive.is_open)
+            request = self._session.directives.current(asked.CENSUS, row.step)
+            if request is not None:
+                asked.add(request, census)
         if self._jumps < MAX_JUMPS and self._rates.jumps(row.scalars.get("optimizer_lr")):
             self._jumps += 1
             self._request(self._session.governor.preset != "light")
@@ -123,19 +129,23 @@ class Kernels:
         if self._census is not None:
             self._settle(self._census)
         is_due = bool(self._looks) and row.step >= self._looks[0]
-        if row.step < FIRST_STEP or not (self._session.governor.kernels.allows() or self._is_requested or is_due):
+        is_asked = self._session.directives.current(asked.CENSUS, row.step) is not None
+        is_wanted = self._is_requested or is_due or is_asked
+        if row.step < FIRST_STEP or not (self._session.governor.kernels.allows() or is_wanted):
             return
         self._looks = [later for later in self._looks if later > row.step]
         self._is_requested = False
-        self._census = row.raw["kernels"] = StepCensus(with_references=self._sensitive.is_wanted(is_due))
+        self._census = row.raw["kernels"] = StepCensus(
+            with_references=self._sensitive.is_wanted(is_due), is_asked=is_asked
+        )
 
     def _settle(self, census: StepCensus) -> None:
         """Charges a census to the budget of the probe; cancels it if nothing could be counted."""
         if census is self._census:
             self._census = None
             if census.calls:
-                self._session.governor.kernels.spend(census.cost_seconds)
-            else:
+                self._session.governor.kernels.spend(census.cost_seconds, in_debt=not census.is_asked)
+            elif not census.is_asked:
                 self._session.governor.kernels.cancel()
 
     def _entered_context(self, *_: Any) -> None:
@@ -203,6 +213,7 @@ class Kernels:
             step.backward = census, perf_counter() - began
 
     def _emit_blind(self, reason: str) -> None:
+        asked.blind(self._session.directives.current(asked.CENSUS, self._session.row.step), reason)
         if reason not in self._blind:
             self._blind.add(reason)
             self._session.emit("kernels.blind", {"reason": reason})

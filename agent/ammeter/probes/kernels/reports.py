@@ -51,7 +51,7 @@ class Reports:
             return
         share = result.low / result.eligible
         row.scalars["low_precision_share"] = share
-        backends = tuple(_attention(census.calls))
+        backends = tuple(attention_of(census.calls))
         reported, reported_backends = self._reported or (math.inf, ())
         if abs(share - reported) >= MIN_SHARE_CHANGE or backends != reported_backends:
             self._reported = (share, backends)
@@ -71,8 +71,8 @@ class Reports:
             row.events.append(("kernels.census", _counts("backward", [census], result) | whole))
 
     def _report_fallback(self, row: Row, work: Work, result: Summary) -> None:
-        key = _key(work)
-        equal = [fallback for fallback in result.fallbacks if _key(fallback) == key]
+        key = key_of(work)
+        equal = [fallback for fallback in result.fallbacks if key_of(fallback) == key]
         flops = sum(fallback.flops for fallback in equal)
         if key in self._fallbacks or len(self._fallbacks) >= MAX_FALLBACKS or flops < MIN_FLOPS_SHARE * result.eligible:
             return
@@ -131,13 +131,15 @@ def _counts(phase: str, calls: Sequence[Census], result: Summary) -> dict[str, A
         "casts": sum(call.casts for call in calls),
         "cast_bytes": sum(call.cast_bytes for call in calls),
         "recast_bytes": sum(call.recast_bytes for call in calls),
-        "attention": _attention(calls),
+        "attention": attention_of(calls),
     }
 
 
-def _attention(calls: Sequence[Census]) -> list[str]:
+def attention_of(calls: Sequence[Census]) -> list[str]:
+    """Returns the attention backends that ran."""
     return sorted({backend for call in calls for backend in call.attention})
 
 
-def _key(work: Work) -> tuple[str, str, str]:
+def key_of(work: Work) -> tuple[str, str, str]:
+    """Returns the kind of a fallback: equal for modules whose names differ in numbers only."""
     return work.op, re.sub(r"\b\d+\b", "*", work.module), work.reason

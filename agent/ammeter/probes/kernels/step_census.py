@@ -24,9 +24,11 @@ class StepCensus:
         duration: seconds of these calls.
         cost_seconds: overhead of the censuses, with that of the hooks.
         backward: the census of its backward pass, and the duration of it in seconds.
+        is_asked: whether a directive asked for it, so that it leaves no debt in the budget.
     """
 
-    def __init__(self, *, with_references: bool) -> None:
+    def __init__(self, *, with_references: bool, is_asked: bool = False) -> None:
+        self.is_asked = is_asked
         self.calls: list[Census] = []
         self.duration = self.cost_seconds = 0.0
         self.measured: list[Measured] | None = [] if with_references else None

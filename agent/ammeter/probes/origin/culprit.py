@@ -17,6 +17,9 @@ MASK_ABSMAX = FLOAT16_MAX - 512
 """Outputs that reach it contain torch.finfo(torch.float16).min, which masks attention scores, or scores below 512 to
 which it was added. Their other numbers are not known."""
 
+MAX_ACTIVATION = 1e38
+"""Outputs of other dtypes that reach it contain such a mask."""
+
 MAX_PEAKS = 5
 
 Read = list[Numbers | None]
@@ -59,6 +62,19 @@ def peaks(visits: Visits) -> list[dict[str, Any]]:
                 absmaxes[visit.module] = max(absmaxes.get(visit.module, 0.0), numbers.absmax)
     top = sorted(absmaxes.items(), key=lambda peak: -peak[1])[:MAX_PEAKS]
     return [{"module": module, "absmax": absmax, "share": absmax / FLOAT16_MAX} for module, absmax in top]
+
+
+def largest(visits: Visits) -> dict[str, Any]:
+    """The module with the largest finite output, in its dtype; masks do not count."""
+    read = visits.readings.all()
+    module, dtype, absmax = "", "", 0.0
+    for visit in visits.visits:
+        for place, own in zip(visit.outputs, visit.dtypes, strict=True):
+            numbers = read[place]
+            limit = MASK_ABSMAX if own == "float16" else MAX_ACTIVATION
+            if numbers is not None and absmax < numbers.absmax < limit:
+                module, dtype, absmax = visit.module, own, numbers.absmax
+    return {"module": module, "dtype": dtype, "absmax": absmax}
 
 
 def _faulty(numbers: Numbers | None) -> bool:

@@ -48,6 +48,7 @@ class GradientOrigin:
         self._armed_steps = 0
         self._named_steps = 0
         self._is_removed = False
+        self._stays_armed = False
         self._is_over = False
         """Whether the backward pass has made a NaN or an Inf, so that later nodes only pass it on."""
 
@@ -60,18 +61,33 @@ class GradientOrigin:
         if not self._is_removed and not self._handles and self._armed_steps < MAX_ARMED_STEPS:
             self._armed_steps += 1
             self._session.fast_path.avoid(2)
-            self._guard, self._bad = guard, row
-            before, after = guard(self._before_backward), guard(self._after_backward)
-            self._handles = [patch.backward(before=before, after=after)]
+            self._bad = row
+            self._attach(guard)
+
+    def arm_always(self, guard: Callable[..., Any]) -> None:
+        """Searches in each backward pass, also after good steps, until arm_as_usual()."""
+        if not self._is_removed:
+            self._stays_armed = True
+            self._attach(guard)
+
+    def arm_as_usual(self) -> None:
+        self._stays_armed = False
+        self.disarm()
 
     def disarm(self) -> None:
         self._forget_graph()
-        while self._handles:
+        while self._handles and not self._stays_armed:
             self._handles.pop().remove()
+
+    def _attach(self, guard: Callable[..., Any]) -> None:
+        if not self._handles:
+            self._guard = guard
+            before, after = guard(self._before_backward), guard(self._after_backward)
+            self._handles = [patch.backward(before=before, after=after)]
 
     def remove(self) -> None:
         self._is_removed = True
-        self.disarm()
+        self.arm_as_usual()
 
     def _before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outputs = patch.outputs(args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WINDOW_STEPS = 5
-"""Steps of a window after a bad step; a directive gives its own number."""
+"""Steps of a window after a bad step; a directive names its own steps."""
 
 MIN_DISTANCE_STEPS = 100
 """Minimum number of steps between the starts of two windows, so that a persistent NaN does not cause one after another.
@@ -18,19 +18,12 @@ MAX_FREE_EMPTY_WINDOWS = 3
 MAX_WINDOWS = 10
 """Windows in a run, not counting those of directives."""
 
-MAX_DIRECTIVE_STEPS = 100
-"""Steps of a window that a directive requests."""
-
-MAX_DIRECTIVES = 100
-"""Windows of directives that a run accepts."""
-
 
 class HookWindows:
     """The windows of one run. A window begins with the first forward pass after request() at which it is due."""
 
     def __init__(self) -> None:
         self._remaining = MAX_WINDOWS
-        self._remaining_directives = MAX_DIRECTIVES
         self._requested_steps = 0
         self._due = 0
         self._ends = 0
@@ -47,11 +40,9 @@ class HookWindows:
             self._requested_steps = WINDOW_STEPS
         return bool(self._requested_steps)
 
-    def request_now(self, steps: int) -> None:
-        """Requests a window with the next step, without the minimum distance from the last one."""
-        if self._remaining_directives:
-            self._remaining_directives -= 1
-            self._requested_steps, self._due = min(max(1, steps), MAX_DIRECTIVE_STEPS), 0
+    def open(self, first: int, last: int) -> None:
+        """Makes a window of these steps, without the minimum distance from the last one."""
+        self._due, self._ends = first + MIN_DISTANCE_STEPS, max(self._ends, last + 1)
 
     def is_on(self, step: int) -> bool:
         """Whether this step is within a window; starts a requested window that is due."""

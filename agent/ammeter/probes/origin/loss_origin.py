@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ammeter.probes.loss_stacks import LossStacks
+from ammeter.probes.origin.asked import TRIAL
 from ammeter.probes.origin.floats import Numbers, Readings, is_readable
 from ammeter.probes.origin.graph import culprit as graph_culprit
 from ammeter.probes.origin.graph.reproducer import Reproducers
@@ -104,7 +105,8 @@ class LossOrigin:
         return None
 
     def _is_due(self, step: int) -> bool:
-        return self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS
+        is_asked = self._session.directives.current(TRIAL, step) is not None
+        return is_asked or self._searches < MAX_SEARCHES or step - self._last >= REPEAT_STEPS
 
 
 def _of_weight(name: str, weight: torch.Tensor, numbers: Numbers) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ammeter.journal.directives import Directives
 from ammeter.probes.origin import culprit, replay
+from ammeter.probes.origin.asked import Asked
 from ammeter.probes.origin.gradient_origin import GradientOrigin
 from ammeter.probes.origin.hook_windows import HookWindows
 from ammeter.probes.origin.inputs import Argument
@@ -50,7 +50,7 @@ class Origin:
         self._session = session
         self._windows = HookWindows()
         self._gradient_origin = GradientOrigin(session)
-        self._directives = Directives(session.journal.folder)
+        self._asked = Asked(session, self._windows, self._gradient_origin)
         self._hooks: list[Any] = []
         self._calls: list[ForwardCall] = []
         self._replays = 0
@@ -63,6 +63,7 @@ class Origin:
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
         self._guard = guard
+        self._asked.subscribe(self.name, guard, self._reported.clear)
         kinds = self._session.watched.scaler_kinds
         return [
             self,
@@ -89,17 +90,6 @@ class Origin:
             step = row.raw["origin"] = StepReadings()
             step.inputs.remember(*called, (fast_step.passes or fast_step.backwards or 1) - 1)
 
-    def wants_full_step(self) -> bool:
-        """Checks for directives on the fast path, where no forward pass is observed.
-
-        Returns:
-            Whether a directive has arrived. Its window begins with the next forward pass.
-        """
-        directives = self._apply_directives()
-        if directives:
-            self._session.fast_path.avoid(2)
-        return directives
-
     def count_fast_steps(self, first: int, count: int) -> None:
         self._bad_steps = 0
 
@@ -121,6 +111,7 @@ class Origin:
         if step and step.visits:
             self._update_window(step, good)
         if good:
+            self._asked.found(row, step.visits if step else None, False, None)
             self._bad_steps = 0
             if self._usual is None and step and step.inputs.readings:
                 self._usual = step.inputs.nonfinite()
@@ -137,6 +128,8 @@ class Origin:
                 origin = of_gradient
             else:
                 self._gradient_origin.arm(self._guard, row)
+        tried = of_loss if of_loss and of_loss.get("trial") and not (origin and origin.get("trial")) else origin
+        self._asked.found(row, step.visits if step else None, True, tried)
         for found in (origin, of_loss if of_loss and of_loss.get("line") else None):
             if found:
                 self._emit_found(row, found)
@@ -153,8 +146,6 @@ class Origin:
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stores the inputs of a forward pass in training mode; adds hooks in a window."""
         row = self._session.row
-        if row.began >= self._directives.due:
-            self._apply_directives()
         step: StepReadings | None = row.raw.get("origin")
         if step is None:
             step = row.raw["origin"] = StepReadings()
@@ -163,7 +154,11 @@ class Origin:
         if self._session.replay:
             self._calls.append(capture(module, args, kwargs))
         step.inputs.remember(module, args, kwargs, row.raw.get("micro_batches", 0))
-        if self._windows.is_on(row.step) and not is_compiled(module):
+        if not self._windows.is_on(row.step):
+            return
+        if is_compiled(module):
+            self._asked.compiled(row.step)
+        else:
             self._session.fast_path.avoid()
             model = innermost(module)
             step.visits = step.visits or Visits()
@@ -256,18 +251,6 @@ class Origin:
             reason = "windows"
         if reason and not origin:
             self._emit_unknown(row, reason)
-
-    def _apply_directives(self) -> bool:
-        """Applies the directives that have arrived; returns whether there were any."""
-        directives = self._directives.poll()
-        for directive in directives:
-            self._apply_directive(directive)
-        return bool(directives)
-
-    def _apply_directive(self, directives: dict[str, Any]) -> None:
-        steps = directives.get("steps", 0)
-        if directives.get("arm") == self.name and isinstance(steps, int):
-            self._windows.request_now(steps)
 
     def _emit_found(self, row: Row, origin: dict[str, Any]) -> None:
         method = origin["confidence"] if origin["confidence"] == "graph" else ""

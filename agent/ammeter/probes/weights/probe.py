@@ -105,7 +105,7 @@ class Weights:
         self._open.pop(key, None)
         is_second = key in self._second_readings
         self._second_readings.discard(key)
-        allowed = self._bucket.allows()
+        allowed = self._bucket.allows() or self._session.governor.asks(self._session.row.step)
         if not (allowed or is_second):
             return
         if allowed:
@@ -132,7 +132,8 @@ class Weights:
             began = clocks()
             self._read(lambda: self._after(optimizer))
             after = cost_since(began)
-            self._bucket.spend(spent.cpu + after.cpu, spent.wall + after.wall)
+            in_debt = not self._session.governor.asks(self._session.row.step)
+            self._bucket.spend(spent.cpu + after.cpu, spent.wall + after.wall, in_debt=in_debt)
         is_shared = self._session.row.step == self._shared_steps.next and optimizer in self._session.watched.optimizers
         if is_shared and closure_in(args, kwargs) is not None:
             self._read(lambda: self._compare_replicas(optimizer, weights=False, gradients=True))

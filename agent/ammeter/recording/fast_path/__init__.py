@@ -12,8 +12,7 @@ The rest of the agent uses FastPath and FastStep only. A probe may define these 
 
 - apply_fast_step(row, step, is_open): adds the probe's part of a fast step to a row;
 - count_fast_steps(first, count): accounts for fast steps without special data;
-- sees_zero_loss(root, loss): examines a loss of zero before backward() frees its graph;
-- wants_full_step(): whether the probe needs all callbacks in the next step.
+- sees_zero_loss(root, loss): examines a loss of zero before backward() frees its graph.
 
 To delete the package, remove the uses of `Session.fast_path` and these methods; `pauses(handles)` becomes `handles`.
 """
@@ -67,7 +66,6 @@ class FastPath:
         probes = session.probes
         self._apply = probes.methods("apply_fast_step")
         self._sees_zero_loss = probes.methods("sees_zero_loss")
-        self._wants_full_step = probes.methods("wants_full_step")
 
     def attach(self) -> list[Any]:
         """Subscribes the callbacks of the fast path; called after all subscriptions that it pauses."""
@@ -133,9 +131,8 @@ class FastPath:
         """
         if is_urgent:
             self._full_steps = FULL_STEPS_AFTER_FAULT
-        wanted = self.active and any(wants_full_step() for wants_full_step in self._wants_full_step)
         is_due = self._session.governor.due(self._session.row.step)
-        needs_all = follows or self._full_steps or wanted or is_due or not self.is_possible()
+        needs_all = follows or self._full_steps or is_due or not self.is_possible()
         self._full_steps -= self._full_steps > 0
         if not needs_all and not self.active:
             self._enter()

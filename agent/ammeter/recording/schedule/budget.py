@@ -93,6 +93,15 @@ class Governor:
         self._steps = 0
         self._at_stretch = (0.0, 0.0)
         self._at_distribution = (0.0, 0.0)
+        self._asked = range(0)
+
+    def read_all(self, first: int, last: int) -> None:
+        """Makes all tensors read in these steps, because a person asks for it; there is one such range at a time."""
+        self._asked = range(first, last + 1)
+
+    def asks(self, step: int) -> bool:
+        """Whether all tensors are read in this step whatever the budget allows. Such a reading leaves no debt."""
+        return step in self._asked
 
     def earn(self, step_seconds: float, overhead: float = 0.0, steps: int = 1) -> None:
         """Adds the duration of a step, or of several, of which `overhead` seconds were spent in Ammeter.
@@ -132,12 +141,14 @@ class Governor:
     def reads_gradients(self, step: int) -> tuple[bool, bool]:
         """Returns whether all statistics of this step's gradients are read, and whether any are. Counts the answer."""
         full = self.full.allows() or (self.full.share > 0 and self.norm_schedule.must_read_all(step))
+        full = full or self.asks(step)
         allowed = full or self.norms.allows()
         return full, allowed or (self.norms.share > 0 and self.norm_schedule.must_read(step))
 
     def spend_on_gradients(self, step: int, cost: Cost, *, full: bool) -> None:
         """Charges a reading of gradients. Guaranteed ones leave no debt: they have a share of their own."""
-        (self.full if full else self.norms).spend(*cost, in_debt=not self.norm_schedule.guarantees)
+        in_debt = not (self.norm_schedule.guarantees or self.asks(step))
+        (self.full if full else self.norms).spend(*cost, in_debt=in_debt)
         self.norm_schedule.read(step)
 
     def _distribute(self) -> None:

@@ -78,6 +78,10 @@ class NormSchedule:
 
     def gradients_changed(self, step: int) -> None:
         """Requires the norms of this step, whose gradients the program has changed while they were scaled."""
+        self.read_until(step)
+
+    def read_until(self, step: int) -> None:
+        """Requires the norms of all steps up to this one."""
         self._required_until = max(self._required_until, step)
 
     def scale_changed(self, step: int) -> None:

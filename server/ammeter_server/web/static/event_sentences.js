@@ -1,5 +1,6 @@
 // One sentence for each kind of event. Lists are named by their length and first member, never written out.
 
+import { answered, refused } from "./answers.js";
 import { integer, number, plural, scale, share, short, span } from "./words.js";
 
 const list = (names, most = 3) => (Array.isArray(names) ? names.slice(0, most).join(", ") + (names.length > most ? ` and ${integer(names.length - most)} more` : "") : String(names ?? ""));
@@ -50,6 +51,8 @@ const SENTENCES = {
   "checkpoint.restored": ({ path, fits }) => `A checkpoint was loaded from ${path || "memory"}${fits === false ? "; it does not fit this training" : ""}`,
   "checkpoint.verified": ({ path, outcome, reason }) => `The checkpoint ${path} was read back: ${outcome}${reason ? `, ${reason}` : ""}`,
   "values.logged": (values) => `The program logged ${Object.entries(values).slice(0, 4).map(([name, value]) => `${name} ${short(value)}`).join(", ")}${Object.keys(values).length > 4 ? ` and ${integer(Object.keys(values).length - 4)} more` : ""}`,
+  "directive.done": answered,
+  "directive.refused": refused,
   "guard.acted": ({ guard, action, reason }) => `The ${guard} guard ${action}: ${reason}`,
   "probe.failed": ({ probe, error }) => `The probe ${probe} of Ammeter failed and is off for the rest of the run: ${error}`,
   "usage.clip_before_unscale": ({ caller }) => `Gradients were clipped while still scaled${at(caller)}`,

@@ -13,7 +13,7 @@ const KINDS = [
   ["usage.*", "Mistakes in calls"],
   ["kernel.*,kernels.*,autocast.*", "Kernels and autocast"],
   ["checkpoint.*,optimizer.*,scheduler.*,model.*,run.*", "Checkpoints and resuming"],
-  ["weights.*,gradient.spectrum,tensor.*,collectives.*", "Counts and readings"],
+  ["weights.*,gradient.spectrum,tensor.*,tensors.*,collectives.*,directive.*", "Counts and readings"],
   ["values.logged", "Logged values"],
   ["guard.*,probe.*", "Guards and Ammeter itself"],
 ];

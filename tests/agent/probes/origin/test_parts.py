@@ -15,7 +15,6 @@ from ammeter.probes.origin import floats, frontier
 from ammeter.probes.origin.floats import Numbers, Readings, inside
 from ammeter.probes.origin.graph import culprit as graph_culprit
 from ammeter.probes.origin.hook_windows import (
-    MAX_DIRECTIVE_STEPS,
     MAX_WINDOWS,
     MIN_DISTANCE_STEPS,
     WINDOW_STEPS,
@@ -168,19 +167,14 @@ def test_after_windows_in_vain_the_next_ones_come_at_once_and_then_less_and_less
     assert {MIN_DISTANCE_STEPS - WINDOW_STEPS} == set(waits[8:])
 
 
-def test_who_asks_is_not_kept_waiting_but_cannot_ask_for_ever() -> None:
+def test_a_window_of_named_steps_needs_no_distance() -> None:
     windows = HookWindows()
     windows.request()
     assert [True] * WINDOW_STEPS == [windows.is_on(step) for step in range(WINDOW_STEPS)]
-    windows.request_now(3)
+    windows.open(WINDOW_STEPS, WINDOW_STEPS + 2)
     assert [True, True, True, False] == [windows.is_on(step) for step in range(WINDOW_STEPS, WINDOW_STEPS + 4)]
-    windows.request_now(10**9)
-    assert MAX_DIRECTIVE_STEPS == sum(windows.is_on(step) for step in range(10, 1000))
-    begun = 0
-    for step in range(2000, 4000, 2):
-        windows.request_now(1)
-        begun += windows.is_on(step)
-    assert MAX_DIRECTIVE_STEPS - 2 == begun
+    windows.open(20, 20)
+    assert [(20, True)] == [(step, windows.is_last(step)) for step in range(20, 100) if windows.is_on(step)]
 
 
 def test_an_overflow_is_counted_where_the_next_layer_reshapes_its_input() -> None:

@@ -31,10 +31,28 @@ def test_a_directive_ends_the_fast_path(program: Program, entered: list[int], mo
             journal.replace(program.session.journal.folder / "directives", b'[{"arm": "origin", "steps": 3}]')
         program.step()
     _, frames = program.read()
-    assert BAD + 4 <= entered[1] <= BAD + 5
+    assert BAD + 4 <= entered[1] <= BAD + 6
     if program.scaler:  # a float16 run reports peaks in any case
         (peaks,) = events(frames, "activation.peaks")
-        assert BAD + 3 <= peaks.step <= BAD + 4
+        assert BAD + 3 <= peaks.step <= BAD + 5
+
+
+@pytest.mark.parametrize("arm", ["census", "tensors", "trial"])
+def test_each_reading_that_is_asked_for_has_its_steps_off_the_fast_path(
+    arm: str, program: Program, entered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(directives, "CHECK_SECONDS", 0.0)
+    for step in range(90):
+        if step == BAD:
+            asked = f'[{{"id": "a", "arm": "{arm}", "steps": 3}}]'.encode()
+            journal.replace(program.session.journal.folder / "directives", asked)
+        program.step()
+    _, frames = program.read()
+    (answer,) = events(frames, "directive.done")
+    assert (3, 3) == (answer.data["steps"], answer.data["read_steps"])
+    assert BAD + 3 <= answer.step <= BAD + 5
+    assert BAD + 4 <= entered[1] <= BAD + 6
 
 
 def test_a_closure_is_one_step_and_ends_the_fast_path(tmp_path: Path, entered: list[int]) -> None:

@@ -37,6 +37,11 @@ def test_a_live_run_is_asked_for_each_reading_and_its_answers_arrive(tmp_path: P
         assert (5, 0, 4) == (found["origin"]["modules"], found["trial"]["bad_steps"], found["tensors"]["gradients"])
         peaks = wait_until(lambda: client.get(f"/api/v1/runs/{run}/events?name=activation.peaks").json()["items"])
         assert {"body.0", "head"} & {str(peak["module"]) for peak in peaks[0]["data"]["modules"]}
+        matrix = client.get(f"/api/v1/runs/{run}/tensors/matrix?order=forward").json()
+        assert ("forward", ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]) == (
+            matrix["order"],
+            [item["name"] for item in matrix["items"]],
+        )
 
 
 def test_the_program_of_the_page_asks_and_prints_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

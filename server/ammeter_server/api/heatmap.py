@@ -21,10 +21,11 @@ from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk
 from ammeter_server.curves.derived import ALL_POINTS
 from ammeter_server.curves.float_json import between_brackets
-from ammeter_server.curves.heatmap import HEADROOM, headroom_of, joined, ranges_of
+from ammeter_server.curves.heatmap import HEADROOM, expanded, headroom_of, joined, ranges_of
 from ammeter_server.curves.layer_map import MAX_UNPACKED_VALUES, NEVER, Cells, LifeStat, aligned
 from ammeter_server.curves.reader import chunks_of
 from ammeter_server.curves.run_axis import ALONE, StepAxis, chunks_on_axis, within
+from ammeter_server.db.queries import events
 from ammeter_server.db.queries.steps import sources as step_sources
 from ammeter_server.db.queries.steps.stream_info import stream_info
 from ammeter_server.http import etags
@@ -33,6 +34,11 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.http.query_params import First, Last
 
 router = APIRouter(prefix="/api/v1/runs/{run}/tensors/matrix", tags=["runs"])
+
+Order = Literal["forward", "parameters"]
+
+ORDERED = "tensors.ordered"
+"""The event with the order in which the modules of a model first run."""
 
 FLOAT32 = "application/vnd.ammeter.matrix"
 
@@ -60,15 +66,18 @@ class TensorRow:
 
 @dataclass(frozen=True)
 class TensorMatrix:
-    """A heat map; tensors are in the order of the parameters.
+    """A heat map.
 
     Attributes:
+        order: Of the tensors: `forward`, in which their modules first ran, or `parameters`, in which they are
+            registered.
         steps: The first step of each range, then the end of the last range.
     """
 
     stat: str
     rank: int | None
     stream: str | None
+    order: Order
     steps: list[int]
     items: list[TensorRow]
     next_page_token: str | None
@@ -90,6 +99,7 @@ def read_matrix(
     axis: StepAxis = "run",
     cells: Annotated[int, Query(ge=1, le=2000, description="Maximum ranges of steps.")] = 200,
     show: Annotated[Literal["highest", "lowest"], Query(description="Value of a range to show.")] = "highest",
+    order: Annotated[Order, Query(description="`forward`: of the first forward pass, if it is known.")] = "parameters",
     format: Annotated[Literal["json", "float32"], Query(description="float32: arrays after a JSON header.")] = "json",
     page_size: PageSize = 1000,
     page_token: PageToken = None,
@@ -102,11 +112,14 @@ def read_matrix(
     scale of its step, to the largest number of float16. All pages have the steps of the first page. Steps continue over
     the attempts of the run, each of which fills its own range; with `axis=life` they are those of the newest attempt
     alone.
+
+    With `order=forward` the tensors are in the order in which their modules first ran, if the process has recorded it;
+    the answer says in which one they are. It is not known for a compiled model, or with the preset `light`.
     """
     if stat not in (HEADROOM, *frames.STATS):
         raise Problem(422, f"stat is {stat[:80]!r}; use one of {', '.join((*frames.STATS, HEADROOM))}")
     measured = "grad.absmax" if stat == HEADROOM else stat
-    after = key_of(page_token, (int, int, int, int))
+    after = key_of(page_token, (int, int, int, int, int))
     with context.store.reading() as connection:
         require_run(connection, run)
         sources = step_sources.streams_with_steps(connection, run, None if rank is None else [rank])
@@ -114,14 +127,19 @@ def read_matrix(
         lives = [life for life in sources if source and life.rank == source.rank] if axis == "run" else [source]
         marks = step_sources.change_marks(connection, run, [life for life in lives if life])
         schema = stream_info(connection, run, source.id).schemas.get(source.schema or "") if source else None
+        asks_order = source is not None and order == "forward" and (after is None or after[4])
+        ordered = events.first_named(connection, run, source.id, ORDERED) if source and asks_order else None
     of_run = context.axes.of(context.store, run) if axis == "run" else ALONE
     placed = [Placed(row[0], of_run.place(row[0]), *_own_span(row)) for row in marks]
-    tag = etags.of(request, marks, [(life.place.begin, life.place.end) for life in placed])
+    tag = etags.of(request, marks, [(life.place.begin, life.place.end) for life in placed], ordered is not None)
     if tag.known:
         return tag.unchanged()
     tensors = schema.tensors if schema and measured in schema.stats else ()
-    begin, first, last, summarized_to = (
-        (int(part) for part in after) if after else (0, *_span(placed, first, last), NEVER)
+    places = expanded((ordered or {}).get("order"), len(tensors))
+    if places is not None:
+        tensors = tuple(tensors[place] for place in places)
+    begin, first, last, summarized_to, _ = (
+        (int(part) for part in after) if after else (0, *_span(placed, first, last), NEVER, 0)
     )
     shown = tensors[begin : begin + page_size] if first <= last else ()
     edges, values = np.zeros(0, np.int64), list[Row]()
@@ -134,13 +152,15 @@ def read_matrix(
         scale = joined([chunk for life in placed for chunk in _scale(context, run, life, edges)])
         values = [headroom_of(row, *scale) for row in values]
     more = begin + page_size < len(tensors) and shown
+    next_page = (begin + page_size, first, last, summarized_to, int(places is not None))
     header = {
         "stat": stat,
         "rank": source.rank if source else None,
         "stream": source.id if source else None,
+        "order": "parameters" if places is None else "forward",
         "steps": edges.tolist(),
         "items": [{"name": tensor.name, "numel": tensor.numel} for tensor in shown],
-        "next_page_token": token(begin + page_size, first, last, summarized_to) if more else None,
+        "next_page_token": token(*next_page) if more else None,
     }
     return tag.on(_as_arrays(header, values, edges) if format == "float32" else _as_json(header, values))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -58,3 +59,25 @@ def headroom_of(cells: tuple[Floats, Ints], steps: Ints, scale: Floats) -> tuple
     positive = np.isfinite(scaled) & (scaled > 0)
     values[positive] = math.log2(FORMATS["float16"].largest) - np.log2(scaled[positive])
     return values, np.where(positive, at, -1)
+
+
+def expanded(packed: Any, count: int) -> list[int] | None:
+    """Returns the indices of all tensors in the order that a process has recorded; None if it does not fit.
+
+    It comes from outside: whatever it contains, the result has each tensor once. Tensors that joined later follow at
+    the end.
+
+    Args:
+        packed: the first of some neighbouring tensors, their number, and so on.
+        count: the number of tensors.
+    """
+    if not isinstance(packed, list) or not packed or len(packed) % 2 or not all(type(part) is int for part in packed):
+        return None
+    pairs = list(zip(packed[::2], packed[1::2], strict=True))
+    if any(first < 0 or length < 1 for first, length in pairs) or sum(packed[1::2]) > count:
+        return None
+    order = [index for first, length in pairs for index in range(first, first + length)]
+    known = set(order)
+    if len(known) < len(order) or max(known) >= count:
+        return None
+    return order + [index for index in range(count) if index not in known]

@@ -79,6 +79,36 @@ def test_what_was_not_measured_is_null_and_a_stat_that_is_not_there_has_no_rows(
     assert (422, True) == (refused.status_code, "use one of grad.norm" in refused.json()["detail"])
 
 
+def test_tensors_are_in_the_order_of_the_forward_pass_if_it_is_known(client: httpx.Client) -> None:
+    stream = broken(client)
+    assert ("parameters", NAMES) == ordered(ask(client, stream, order="forward"))
+    stream.say("tensors.ordered", 50, order=[3, 1, 1, 2, 0, 1])
+    stream.send()
+    assert ("parameters", NAMES) == ordered(ask(client, stream))
+    answer = ask(client, stream, order="forward", cells=5)
+    forward = [NAMES[3], NAMES[1], NAMES[2], NAMES[0]]
+    assert ("forward", forward) == ordered(answer)
+    values = {item["name"]: item["values"] for item in ask(client, stream, cells=5)["items"]}
+    assert [values[name] for name in forward] == [item["values"] for item in answer["items"]]
+    first = ask(client, stream, order="forward", cells=5, page_size=3)
+    rest = ask(client, stream, order="forward", cells=5, page_size=3, page_token=first["next_page_token"])
+    assert answer["items"] == first["items"] + rest["items"]
+    assert "forward" == rest["order"]
+
+
+def test_an_order_that_arrives_between_two_pages_changes_neither(client: httpx.Client) -> None:
+    stream = broken(client)
+    first = ask(client, stream, order="forward", page_size=3)
+    stream.say("tensors.ordered", 50, order=[3, 1, 0, 3])
+    stream.send()
+    rest = ask(client, stream, order="forward", page_size=3, page_token=first["next_page_token"])
+    assert ("parameters", NAMES[3:]) == ordered(rest)
+
+
+def ordered(answer: dict[str, Any]) -> tuple[str, list[str]]:
+    return answer["order"], [item["name"] for item in answer["items"]]
+
+
 def test_pages_have_the_same_steps_although_more_come(client: httpx.Client) -> None:
     stream = broken(client)
     first = ask(client, stream, cells=5, page_size=3)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from ammeter.wire.columns import ABSENT, measured
-from ammeter_server.curves.heatmap import headroom_of, ranges_of
+from ammeter_server.curves.heatmap import expanded, headroom_of, ranges_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,28 @@ def test_headroom_is_measured_at_the_scale_of_the_same_step() -> None:
     assert [pytest.approx(np.log2(65504)), pytest.approx(np.log2(65504) - 4)] == values[[0, 4]].tolist()
     unscaled, _ = headroom_of((largest, at), np.zeros(0, np.int64), np.zeros(0, np.float32))
     assert pytest.approx(np.log2(65504) + 1) == float(unscaled[1])
+
+
+@pytest.mark.parametrize(
+    ("packed", "order"),
+    [
+        ([0, 4], [0, 1, 2, 3]),
+        ([3, 1, 0, 2, 2, 1], [3, 0, 1, 2]),
+        ([2, 2], [2, 3, 0, 1]),
+        ([], None),
+        (None, None),
+        ([0], None),
+        ([0, 5], None),
+        ([0, 2, 1, 2], None),
+        ([-1, 2], None),
+        ([4, 1], None),
+        ([0, 10**18], None),
+        ([0, 0], None),
+        ([0, True], None),
+        ([0, "4"], None),
+        ([0.0, 4], None),
+    ],
+    ids=repr,
+)
+def test_an_order_is_expanded_if_it_has_no_tensor_twice(packed: Any, order: list[int] | None) -> None:
+    assert order == expanded(packed, 4)

@@ -74,6 +74,25 @@ def test_a_large_model_is_folded_and_a_block_shows_its_worst_tensor(
     described(browser, HEAT, "26 rows")
 
 
+def test_rows_are_in_the_order_of_the_forward_pass_if_it_is_known(
+    browser: webdriver.Chrome, client: httpx.Client
+) -> None:
+    stream = layered(client, 2)
+    said = open_run(browser, client, stream, HEAT)
+    assert "They are in the order of the parameters." in said
+    assert "6 tensors, in the order of the parameters" in text(browser, "#heat summary")
+    stream = layered(client, 2)
+    stream.say("tensors.ordered", 39, order=[5, 1, 3, 2, 1, 2, 0, 1])
+    stream.send()
+    said = open_run(browser, client, stream, HEAT)
+    assert "They are in the order of the forward pass." in said
+    assert "6 tensors, in the order of the forward pass" in text(browser, "#heat summary")
+    rows = ["head.weight", "blocks.1", "blocks.1.attn.qkv.weight", "blocks.1.mlp.fc.weight", "blocks.0",
+            "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc.weight", "embed.weight"]  # fmt: skip
+    for row, name in enumerate(rows):
+        goes(browser, HEAT, Keys.PAGE_UP * 4 + Keys.HOME + Keys.ARROW_DOWN * row, f"{name} · step 0")
+
+
 def test_a_cell_opens_the_tensor_at_the_step_that_was_read(browser: webdriver.Chrome, client: httpx.Client) -> None:
     stream = layered(client, 2, steps=400)
     show(browser, client, f"/runs/{stream.run}?colour=headroom")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -19,12 +19,15 @@ class ForwardCall:
 
     Attributes:
         module_count: modules that have hooks.
+        entered: paths of the modules that have run, in the order of their first calls.
         seconds: duration of the call, set by end().
     """
 
     def __init__(self, census: Census, model: torch.nn.Module, prefix: str, guard: Callable[..., Any]) -> None:
         self.census = census
         self.seconds = 0.0
+        self.entered: dict[str, None] = {}
+        self._model = model
         self._began = perf_counter()
         self._outside: list[tuple[int, str]] = []
         self._names: dict[int, str] = {}
@@ -49,9 +52,14 @@ class ForwardCall:
         self.census.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.seconds = perf_counter() - self._began
 
+    def modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Yields path and module of those that had hooks."""
+        return ((self._names.get(id(module), ""), module) for _, module in hookable(self._model))
+
     def _entered(self, module: torch.nn.Module, *_: Any) -> None:
         self._outside.append((id(module), self.census.module))
         self.census.module = self._names.get(id(module), "")
+        self.entered[self.census.module] = None
 
     def _left(self, module: torch.nn.Module, *_: Any) -> None:
         while self._outside:

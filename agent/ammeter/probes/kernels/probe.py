@@ -16,6 +16,7 @@ import torch
 from ammeter.probes.kernels import asked
 from ammeter.probes.kernels.census import Census
 from ammeter.probes.kernels.forward_call import ForwardCall
+from ammeter.probes.kernels.forward_order import ForwardOrder
 from ammeter.probes.kernels.rate_jumps import RateJumps
 from ammeter.probes.kernels.reports import Reports
 from ammeter.probes.kernels.sensitive import SensitiveOperators
@@ -67,6 +68,7 @@ class Kernels:
         self._rates, self._jumps = RateJumps(), 0
         self._reports = Reports()
         self._sensitive = SensitiveOperators()
+        self._order: ForwardOrder | None = ForwardOrder()
         self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
 
     def attach(self, guard: Callable[..., Any]) -> list[Any]:
@@ -83,6 +85,7 @@ class Kernels:
         if census is not None:
             self._settle(census)
             self._reports.report(row, census)
+            self._report_order(row, census)
             if census.measured is not None and census.calls:
                 self._sensitive.judge(row, census.measured)
             self._request(self._sensitive.is_open)
@@ -183,9 +186,21 @@ class Kernels:
         census: StepCensus | None = self._session.row.raw.get("kernels")
         if census is not None:
             seconds = census.add(call, has_raised=output is patch.RAISED)
+            if self._order is not None and output is not patch.RAISED:
+                self._order.add(call.entered, call.modules())
             self._charge(call.census, seconds)
             for measured in () if call.census.references is None else call.census.references.measured:
                 self._session.row.wait_for(measured.norms)
+
+    def _report_order(self, row: Row, census: StepCensus) -> None:
+        """Reports the order of the modules once, with the first census."""
+        order = self._order
+        if order is not None and census.calls:
+            self._order = None
+            watched = self._session.watched
+            data = order.event([tensor.name for tensor in watched.tensors], watched.alive())
+            if data is not None:
+                row.events.append(("tensors.ordered", data))
 
     def _charge(self, census: Census, seconds: float) -> None:
         self._session.charge(seconds)

@@ -14,6 +14,9 @@ from ammeter_server.db.tables import streams
 MAX_LATE_EVENTS = 20_000
 """Newest events of a stream that are searched for late values: about 20 ms, which a chart can afford."""
 
+MAX_EARLY_EVENTS = 20_000
+"""Oldest events of a stream that are searched for one that its first steps have: about 20 ms without it."""
+
 
 class Span(NamedTuple):
     """A range of steps and a range of times in ns, both ends included."""
@@ -72,6 +75,14 @@ def named(
     query: Select[Any] = select(*columns).where(events.c.run == run, events.c.stream == stream)
     query = query.where(events.c.number > after, events.c.name == name, *span.of_events()).order_by(events.c.number)
     return connection.execute(query.limit(limit)).all()
+
+
+def first_named(connection: Connection, run: str, stream: str, name: str) -> dict[str, Any] | None:
+    """Returns the data of the stream's first event of that name, among its oldest MAX_EARLY_EVENTS."""
+    query = select(events.c.data).where(events.c.run == run, events.c.stream == stream, events.c.name == name)
+    query = query.where(events.c.number < MAX_EARLY_EVENTS).order_by(events.c.number).limit(1)
+    found: dict[str, Any] | None = connection.execute(query).scalar()
+    return found
 
 
 def of_names(

@@ -38,6 +38,7 @@ const SENTENCES = {
   "origin.unknown": ({ reason }) => `The origin of NaN or Inf could not be found: ${ORIGIN[reason] ?? reason}`,
   "origin.functions": ({ functions }) => `Custom functions are between finite and non-finite gradients: ${list(functions?.map(({ name }) => name))}`,
   "targets.missing": ({ count, of, caller }) => `${integer(count)} of ${integer(of)} micro-batches had no target${at(caller)}`,
+  "tensors.ordered": () => "The order in which the modules run in the forward pass is known",
   "activation.peaks": ({ modules }) => `The largest activation is ${short(modules?.[0]?.absmax)}${inModule(modules?.[0]?.module)}, ${share(modules?.[0]?.share)} of float16's limit`,
   "kernels.census": ({ share: low }) => `The operators of a step were counted${low === undefined ? "" : `: ${share(low)} of the eligible FLOPs in low precision`}`,
   "kernel.fallback": ({ op, module, reason, flops_share: part }) => `${op}${inModule(module)} does not run in low precision (${reason}), ${share(part)} of the FLOPs`,

@@ -1,5 +1,5 @@
-// A map of layers: one stat of every tensor over steps, in the order of the model, folded by block. Stripes begin at the
-// origin of a NaN, a ring marks where it was born, and an outline modules that ran in float32.
+// A map of layers: one stat of every tensor over steps, in the order of the forward pass if it is known, folded by block.
+// Stripes begin at the origin of a NaN, a ring marks where it was born, and an outline modules that ran in float32.
 
 import { show, shown, shownChoice } from "./address.js";
 import { isBroken, percent, shader } from "./cells.js";
@@ -19,6 +19,7 @@ import { integer, plural, short } from "./words.js";
 const ROW_HEIGHT = 16;
 const MAX_TALL_ROWS = 12;
 const MAX_REMEMBERED = 20;
+const ORDERS = { forward: "in the order of the forward pass", parameters: "in the order of the parameters" };
 const PAUSE_FACTOR = 4; // a run of many steps and tensors takes seconds; others are read at every turn
 
 export class Heat {
@@ -105,7 +106,7 @@ export class Heat {
 
   async update() {
     const { rank, range } = this.charts;
-    const query = { stat: this.stat, rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
+    const query = { stat: this.stat, order: "forward", rank, from: range?.[0], to: range?.[1], cells: Math.min(1000, this.grid.room()), show: STATS[this.stat].lowest ? "lowest" : "highest" };
     const { share, counts } = STATS[this.stat];
     const [key, began] = [JSON.stringify(query), Date.now()];
     if (key === this.key && began < this.notBefore) return;
@@ -136,7 +137,7 @@ export class Heat {
     this.folding.textContent = this.allOpen ? "Fold blocks" : "Open all blocks";
     this.emptyNote.textContent = matrix.items.length ? `${stat.words}: not measured in these steps.` : "No tensor of this run was measured yet.";
     this.unit.textContent = stat.unit;
-    this.fold.facts.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}${matrix.cut ? ", the first ones of the model" : ""}` : "";
+    this.fold.facts.textContent = matrix.items.length ? `${plural(matrix.items.length, "tensor")}, ${ORDERS[matrix.order]}${matrix.cut ? ", the first ones" : ""}` : "";
     this.all.hidden = !this.range;
     this.showWorst();
     if (empty) return;
@@ -231,12 +232,13 @@ export class Heat {
   }
 
   words() {
-    const { stat, items, steps, broken, highest, lowest } = this.matrix;
+    const { stat, order, items, steps, broken, highest, lowest } = this.matrix;
     const { words, counts, lowest: least } = STATS[stat];
     const spot = this.spot();
     const most = least ? lowest : highest;
     return [
       `${words} of ${plural(items.length, "tensor")} over steps ${integer(steps[0])} to ${integer(steps.at(-1) - 1)}.`,
+      items.length > 1 ? `They are ${ORDERS[order]}.` : "",
       spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${integer(spot.step)}, the last of them in the model is ${visible(spot.name)}.` : counts ? "" : "None of them is NaN or Inf.",
       most ? `${least ? "Lowest" : "Highest"}: ${this.formatter()(most[2])} in ${visible(items[most[0]].name)} at step ${integer(this.matrix.stepAt(most[0], most[1]))}.` : "",
       this.layers.blocks.length ? `${plural(this.layers.rows.length, "row")}: ${plural(this.layers.blocks.length, "block")} can be opened or folded with Enter.` : "",

@@ -1,4 +1,5 @@
-// Rows of a map of layers: tensors in the order of the model, those of one block under one row, which shows the worst of them.
+// Rows of a map of layers: tensors in the order of the matrix, those of one block under one row at the place of the first
+// of them. It shows the worst of them.
 
 const MIN_FOLDED = 40;
 
@@ -11,12 +12,13 @@ export function blockOf(name) {
 
 // Rows of a matrix. isOpen(block): whether its tensors have rows of their own. lowest: the lowest value is the worst one.
 export function layersOf(matrix, isOpen, lowest) {
-  const blocks = [];
-  matrix.items.forEach(({ name }, index) => {
-    const block = blockOf(name);
-    if (blocks.at(-1)?.name === block) blocks.at(-1).members.push(index);
-    else blocks.push({ name: block, members: [index] });
+  const byName = new Map();
+  matrix.items.forEach(({ name: own }, index) => {
+    const name = blockOf(own);
+    if (byName.has(name)) byName.get(name).members.push(index);
+    else byName.set(name, { name, members: [index] });
   });
+  const blocks = [...byName.values()];
   const rows = blocks.flatMap(({ name, members }) => {
     if (members.length < 2) return members.map((index) => ({ name: matrix.items[index].name, index }));
     const block = { name, members, isOpen: isOpen(name) };

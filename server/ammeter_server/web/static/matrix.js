@@ -60,11 +60,11 @@ async function unpacked(answer) {
 
 // Arrays stay as received, one per page; at() finds a value by row and column.
 function joined(parts, shares) {
-  const [{ stat, steps }] = parts;
+  const [{ stat, order, steps }] = parts;
   const items = parts.flatMap((part) => part.items);
   const columns = Math.max(0, steps.length - 1);
   const matrix = {
-    stat, steps, items, columns, more: parts.length > 1 || parts[0].next_page_token !== null, cut: parts.at(-1).next_page_token !== null,
+    stat, order, steps, items, columns, more: parts.length > 1 || parts[0].next_page_token !== null, cut: parts.at(-1).next_page_token !== null,
     at: (row, column) => {
       const { values, bits } = parts[Math.floor(row / PAGE_TENSORS)];
       const index = (row % PAGE_TENSORS) * columns + column;

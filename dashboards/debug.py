@@ -18,6 +18,8 @@ from dashboards.promql import (
 )
 
 SKIPPED = f'{SELECTED_RUN},outcome="skipped"'
+OPERATORS = f"ammeter_operator_seconds{{{SELECTED_RUN}}}"
+OPERATOR_SHARES = f"{OPERATORS} / on (run) group_left () (sum by (run) ({OPERATORS}) > 0)"
 
 ROWS = (
     (
@@ -164,6 +166,21 @@ ROWS = (
                 [(named(f"ammeter_kernel_fallback_flops_ratio{{{SELECTED_RUN}}}"), RUN + " {{op}} {{reason}}")],
                 missing="no fallbacks",
                 limits=((None, "green"), (0.05, "orange")),
+            ),
+            Chart(
+                "Time by operator",
+                "Time in an operator per sampled forward pass, with the dtype of its result: the three slowest, and "
+                "all others. Measured under observation, without backward and optimizer.",
+                "s",
+                [(named(OPERATORS), RUN + " {{op}} {{dtype}}")],
+                missing="no forward pass was counted",
+            ),
+            Chart(
+                "Share by operator",
+                "Share of an operator in the time of all operators of a sampled forward pass.",
+                "percentunit",
+                [(named(OPERATOR_SHARES), RUN + " {{op}} {{dtype}}")],
+                missing="no forward pass was counted",
             ),
         ),
     ),

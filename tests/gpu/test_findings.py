@@ -131,6 +131,16 @@ def test_fused_attention_is_counted_as_such_and_nothing_falls_back(
     assert {} == seen.findings()
 
 
+def test_products_are_timed_in_the_dtype_of_autocast(device: str, tmp_path: Path) -> None:
+    recorded = [event.data for event in trained(model(), device, tmp_path).events("kernels.timed")]
+    assert recorded
+    for data in recorded:
+        seconds = {(operator["op"], operator["dtype"]): operator["seconds"] for operator in data["operators"]}
+        assert seconds["addmm", "bfloat16"] > 0
+        assert data["whole"]
+        assert 0 < data["operator_seconds"] == pytest.approx(sum(seconds.values()))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_healthy_training_has_no_finding(device: str, dtype: torch.dtype, tmp_path: Path) -> None:
     assert {} == trained(model(hidden=torch.nn.Linear(WIDTH, WIDTH)), device, tmp_path, dtype=dtype).findings()

@@ -21,9 +21,10 @@ MAX_SUM = 2**53
 
 MAX_DEVICES = 16
 MAX_FALLBACKS = 32
+MAX_OPERATORS = 16
 MAX_NAME_CHARS = 128
 """Caps on data that grows with names from outside and is written with every batch: devices of a host, operators with a
-fallback, characters of a name."""
+fallback, timed operators, characters of a name."""
 
 RESTORES = ("passed", "partial", "failed")
 """Outcomes of reading a checkpoint back."""
@@ -52,6 +53,8 @@ def add_event(after: Counters, event: Event) -> None:
         _add_restore(after, event)
     elif event.name == "kernel.fallback":
         after["fallbacks"] = _with_fallback(after.get("fallbacks", {}), event)
+    elif event.name == "kernels.timed" and event.data.get("phase") == "forward":
+        after["operators"] = _operator_seconds(event.data) or after.get("operators", {})
 
 
 def add_hello(after: Counters, hello: Hello) -> None:
@@ -104,3 +107,18 @@ def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float
     if name not in before and len(before) >= MAX_FALLBACKS:
         name = f"{OTHER} {OTHER}"
     return {**before, name: min(before.get(name, 0.0) + share, 1.0)}
+
+
+def _operator_seconds(data: Mapping[str, Any]) -> dict[str, float]:
+    """Returns "operator dtype" -> its seconds per counted step; empty if the event has no valid time."""
+    steps, listed = data.get("steps"), data.get("operators")
+    if not isinstance(steps, int) or steps < 1 or not isinstance(listed, list | tuple):
+        return {}
+    found: dict[str, float] = {}
+    for operator in listed[:MAX_OPERATORS]:
+        seconds = operator.get("seconds") if isinstance(operator, Mapping) else None
+        if isinstance(seconds, int | float) and 0 <= seconds < MAX_SUM:
+            op, dtype = (storable(str(operator.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "dtype"))
+            name = f"{op} {dtype}"
+            found[name] = found.get(name, 0.0) + seconds / steps
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ammeter.tensors.async_copy import Transfer
+from ammeter.tensors.async_copy import Arriving, Transfer
 from ammeter.wire.frames import ABSENT_BITS, Schema
 
 ABSENT = np.uint32(ABSENT_BITS).view(np.float32)
@@ -26,7 +26,7 @@ class Row:
         scalars: column -> number.
         stats: statistic -> list of (tensor indices, values).
         transfers: probe key -> device-to-host transfers.
-        pending: transfers that have not arrived yet.
+        pending: transfers, and other readings of a device, that have not arrived yet.
         stepped: ids of optimizers whose step() was entered.
         skipped: ids of optimizers whose step a scaler skipped on the host.
         fused: ids of optimizers that pass the skip decision to their own kernel.
@@ -49,7 +49,7 @@ class Row:
         self.scalars: dict[str, float] = {}
         self.stats: dict[str, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]] = {}
         self.transfers: dict[str, list[Transfer]] = {}
-        self.pending: list[Transfer] | None = None
+        self.pending: list[Arriving] | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.raw: dict[str, Any] = {}
         self.stepped = self.skipped = self.fused = self.scaler_used = _NONE
@@ -80,7 +80,7 @@ class Row:
         if not transfer.on_host:
             self.wait_for(transfer)
 
-    def wait_for(self, transfer: Transfer) -> None:
+    def wait_for(self, transfer: Arriving) -> None:
         """Delays the row until this transfer has arrived; the caller keeps the transfer itself."""
         if not transfer.on_host:
             self.pending = [*(self.pending or ()), transfer]

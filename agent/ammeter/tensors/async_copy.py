@@ -18,16 +18,21 @@ from ammeter.tensors.hidden_reads import is_plain, unseen
 Array = npt.NDArray[np.floating[Any]]
 
 
-class Transfer(Protocol):
-    """A float32[n] or float64[n] array that arrives later.
+class Arriving(Protocol):
+    """Something that a device computes and the host reads later.
 
     Attributes:
         on_host: whether it was on the host from the beginning.
     """
 
-    on_host: bool
-
+    @property
+    def on_host(self) -> bool: ...
     def ready(self) -> bool: ...
+
+
+class Transfer(Arriving, Protocol):
+    """A float32[n] or float64[n] array that arrives later."""
+
     def array(self) -> Array: ...
     def number(self) -> float:
         """Returns the first number."""

@@ -81,6 +81,12 @@ METRICS: tuple[Metric, ...] = (
         ("run", "op", "reason"),
         "Share of the eligible FLOPs in operators that could run in low precision and did not, or ran inefficiently",
     ),
+    Metric(
+        "ammeter_operator_seconds",
+        "gauge",
+        ("run", "op", "dtype"),
+        "Time in an operator in a sampled forward pass under observation, mean of several; dtype is that of its result",
+    ),
     Metric("ammeter_step_duration_seconds", "histogram", _RUN, "Wall time from one step's end to the next"),
     Metric(
         "ammeter_epoch_duration_seconds",

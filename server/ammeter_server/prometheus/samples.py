@@ -20,6 +20,7 @@ from ammeter_server.runs.rank_totals import (
     latest,
     lost,
     newest_step,
+    operator_seconds,
     precision,
     ranks_reporting,
 )
@@ -27,12 +28,13 @@ from ammeter_server.runs.rank_totals import (
 MAX_LABEL_CHARS = 200
 MAX_REASONS = 2
 MAX_FALLBACKS = 2
+MAX_OPERATORS = 3
 MAX_INCIDENTS = 8
 MAX_DEVICES = 4
 """Limits of series whose labels come from outside; a run stays below 100 series."""
 
-EXPOSED_BOUNDS = {"grad_norm": slice(5, 13), "step_seconds": slice(2, 14)}
-"""The histogram bounds that are exposed: 1e-3 to 1e4, and 5 ms to 30 s."""
+EXPOSED_BOUNDS = {"grad_norm": slice(6, 12), "step_seconds": slice(3, 14)}
+"""The histogram bounds that are exposed: 1e-2 to 1e3, and 10 ms to 30 s."""
 
 MEMORY_COLUMNS = {"allocated": "device_allocated_bytes", "reserved": "device_reserved_bytes"}
 """Kinds of memory and the columns in which torch reports them."""
@@ -170,6 +172,8 @@ def _add_kernels(samples: Exposition, run: str, ranks: Sequence[Row[Any]], last:
     samples.add("ammeter_low_precision_flops_ratio", last.get("low_precision_share"), run)
     for (op, reason), share in fallbacks(ranks, MAX_FALLBACKS).items():
         samples.add("ammeter_kernel_fallback_flops_ratio", share, run, op, reason)
+    for (op, dtype), seconds in operator_seconds(ranks, MAX_OPERATORS).items():
+        samples.add("ammeter_operator_seconds", seconds, run, op, dtype)
 
 
 def _add_speed(samples: Exposition, run: str, counters: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ Its latest values, counters and losses, and the number of reporting ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ammeter.counters import run as run_counters
@@ -122,8 +122,25 @@ def fallbacks(ranks: Iterable[Row[Any]], max_entries: int) -> dict[tuple[str, st
     for stream in ranks:
         for name, share in stream.counters.get("fallbacks", {}).items():
             shares[name] = max(share, shares.get(name, 0.0))
-    other = shares.pop(f"{OTHER} {OTHER}", 0.0)
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    remainder = min(other + sum(share for _, share in ranked[max_entries:]), 1.0)
-    largest = {(op, reason): share for name, share in ranked[:max_entries] for op, _, reason in [name.rpartition(" ")]}
+    return {labels: min(share, 1.0) for labels, share in _largest(shares, max_entries).items()}
+
+
+def operator_seconds(ranks: Iterable[Row[Any]], max_entries: int) -> dict[tuple[str, str], float]:
+    """Returns (operator, dtype) -> its seconds per counted forward pass.
+
+    They are those of the lowest rank that has any, in its newest attempt. Entries beyond `max_entries` are combined
+    into one.
+    """
+    newest_first = sorted(ranks, key=lambda stream: (stream.rank, -stream.started))
+    found = (stream.counters["operators"] for stream in newest_first if stream.counters.get("operators"))
+    return _largest(next(found, {}), max_entries)
+
+
+def _largest(numbers: Mapping[str, float], max_entries: int) -> dict[tuple[str, str], float]:
+    """Splits names of two words, and combines entries beyond the largest ones."""
+    named = {name: number for name, number in numbers.items() if name != f"{OTHER} {OTHER}"}
+    ranked = sorted(named.items(), key=lambda item: (-item[1], item[0]))
+    remainder = numbers.get(f"{OTHER} {OTHER}", 0.0) + sum(number for _, number in ranked[max_entries:])
+    words = ((name.rpartition(" "), number) for name, number in ranked[:max_entries])
+    largest = {(first, last): number for (first, _, last), number in words}
     return largest | ({(OTHER, OTHER): remainder} if remainder else {})

@@ -79,14 +79,24 @@ def test_a_run_that_is_not_there_and_a_single_run_are_explained(
     console(browser)  # the 404 that was asked for
 
 
+SLOWEST = {"addmm": 1, "svd": 2, "_other": 3}
+
+
 def test_events_are_sentences_that_are_filtered_by_kind(browser: webdriver.Chrome, client: httpx.Client) -> None:
     stream = broken_run(client)
     stream.say("collectives.census", 50, calls=[{"op": "all_reduce", "dtype": "float16"}] * 5)
+    operators = [{"op": op, "dtype": "float32", "calls": 2, "seconds": 0.75 / rank} for op, rank in SLOWEST.items()]
+    stream.say("kernels.timed", 50, phase="forward", steps=2, operators=operators, operator_seconds=1.5)
     stream.say("strange.happened", 50, items=list(range(100)), deep={"a": [1, 2]}, label=HOSTILE)
     stream.send()
     show(browser, client, f"/runs/{stream.run}")
     rows = appears(browser, "#events tbody", "Strange happened: items (100), deep (1), label <img")
     assert "5 kinds of communication between ranks: all_reduce in float16" in rows
+    timed = (
+        "Operators of 2 sampled steps were timed; of their time in the forward pass, 50 % addmm in float32, 25 % svd"
+    )
+    assert timed in rows
+    assert "_other" not in rows
     assert "3 gradients not finite, 1 finite; the last one is blocks.1.mlp.fc.weight" in rows
     assert "Time (" in text(browser, "#events thead")
     Select(found(browser, "#event-kind")[0]).select_by_visible_text("Loss scale")

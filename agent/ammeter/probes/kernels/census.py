@@ -1,6 +1,6 @@
-"""Counts the operators of one call below autocast: FLOPs, casts and attention backends.
+"""Counts the operators of one call below autocast: FLOPs, casts, attention backends and durations.
 
-FLOPs are counted by operator, dtype and module.
+FLOPs are counted by operator, dtype and module, durations by operator and dtype.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from ammeter.probes.kernels.durations import Begin, Durations
 from ammeter.probes.kernels.float32_reference import References
 from ammeter.probes.kernels.round_trips import RoundTrips
 from ammeter.torch_hooks import call_site as caller
@@ -72,6 +73,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cast_bytes: bytes written by casts between floating-point dtypes.
         recast_bytes: the part of cast_bytes from parameters that were cast before in this call.
         round_trips: the casts to float32 and straight back.
+        durations: the times of the operators.
         seconds: overhead of the census, without that of its references.
         references: computes sensitive operators again in float32; None if this census does not.
     """
@@ -92,6 +94,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seconds = 0.0
         self.fault: Exception | None = None
         self.round_trips = RoundTrips()
+        self.durations = Durations()
         self._autocast: dict[str, bool] = {}
         self._cast: dict[int, weakref.ref[Any]] = {}
 
@@ -110,12 +113,15 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        begin = self._begin() if self.durations.on_cuda else None
+        called = perf_counter()
         output = func(*args, **(kwargs or {}))
+        began = perf_counter()
         if self.seconds >= MAX_SECONDS:
             self.seconds += HIDDEN_SECONDS
         elif self.fault is None:
-            began = perf_counter()
             try:
+                self.durations.end(func, args, output, began - called, begin)
                 self._count(func, args, kwargs or {}, output)
             except Exception as error:  # noqa: BLE001 - an error in counting must never reach the program
                 self.fault = error
@@ -123,6 +129,19 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.references is not None:
                 self._compute_again(self.references, func, args, kwargs or {}, output)
         return output
+
+    def _begin(self) -> Begin | None:
+        """Marks the begin of an operator on the device."""
+        if self.seconds >= MAX_SECONDS or self.fault is not None:
+            return None
+        began = perf_counter()
+        try:
+            return self.durations.begin()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fault = error
+            return None
+        finally:
+            self.seconds += perf_counter() - began
 
     def _compute_again(self, references: References, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         try:

@@ -15,6 +15,7 @@ import torch
 
 from ammeter.probes.kernels import asked
 from ammeter.probes.kernels.census import Census
+from ammeter.probes.kernels.duration_reports import DurationReports
 from ammeter.probes.kernels.forward_call import ForwardCall
 from ammeter.probes.kernels.forward_order import ForwardOrder
 from ammeter.probes.kernels.rate_jumps import RateJumps
@@ -66,7 +67,7 @@ class Kernels:
         self._requests = 0
         self._is_requested = False
         self._rates, self._jumps = RateJumps(), 0
-        self._reports = Reports()
+        self._reports, self._durations = Reports(), DurationReports()
         self._sensitive = SensitiveOperators()
         self._order: ForwardOrder | None = ForwardOrder()
         self._looks = [] if session.governor.preset == "light" else [*LOOK_AGAIN_STEPS]
@@ -84,8 +85,10 @@ class Kernels:
         census: StepCensus | None = row.raw.pop("kernels", None)
         if census is not None:
             self._settle(census)
+            self._read_durations(census)
             self._reports.report(row, census)
             self._report_order(row, census)
+            self._durations.report(row, census)
             if census.measured is not None and census.calls:
                 self._sensitive.judge(row, census.measured)
             self._request(self._sensitive.is_open)
@@ -95,6 +98,13 @@ class Kernels:
         if self._jumps < MAX_JUMPS and self._rates.jumps(row.scalars.get("optimizer_lr")):
             self._jumps += 1
             self._request(self._session.governor.preset != "light")
+
+    def _read_durations(self, census: StepCensus) -> None:
+        """Reads and charges what has arrived from a device; there is nothing to read on the CPU."""
+        seconds = census.read_durations()
+        if seconds > 0:
+            self._session.charge(seconds)
+            self._session.governor.kernels.spend_on_device(seconds)
 
     def remove(self) -> None:
         """Ends the count in progress and removes its hooks."""
@@ -189,6 +199,7 @@ class Kernels:
             if self._order is not None and output is not patch.RAISED:
                 self._order.add(call.entered, call.modules())
             self._charge(call.census, seconds)
+            self._session.row.wait_for(call.census.durations)
             for measured in () if call.census.references is None else call.census.references.measured:
                 self._session.row.wait_for(measured.norms)
 
@@ -226,6 +237,7 @@ class Kernels:
         step: StepCensus | None = self._session.row.raw.get("kernels")
         if step is not None and output is not patch.RAISED:
             step.backward = census, perf_counter() - began
+            self._session.row.wait_for(census.durations)
 
     def _emit_blind(self, reason: str) -> None:
         asked.blind(self._session.directives.current(asked.CENSUS, self._session.row.step), reason)

@@ -41,6 +41,11 @@ class StepCensus:
         return all(census.is_complete for census in self.calls)
 
     @property
+    def censuses(self) -> list[Census]:
+        """The censuses of the forward calls, and that of the backward pass."""
+        return self.calls if self.backward is None else [*self.calls, self.backward[0]]
+
+    @property
     def is_region(self) -> bool:
         return any(census.is_region for census in self.calls)
 
@@ -75,3 +80,7 @@ class StepCensus:
             if self.measured is not None and census.references is not None:
                 self.measured += census.references.measured
         return seconds
+
+    def read_durations(self) -> float:
+        """Reads the times of operators on a device, which have arrived. Returns the seconds that this took."""
+        return sum(census.durations.read() for census in self.censuses if not census.durations.on_host)

@@ -79,13 +79,13 @@ def test_rows_are_in_the_order_of_the_forward_pass_if_it_is_known(
 ) -> None:
     stream = layered(client, 2)
     said = open_run(browser, client, stream, HEAT)
-    assert "They are in the order of the parameters." in said
+    assert "Tensors are in the order of the parameters." in said
     assert "6 tensors, in the order of the parameters" in text(browser, "#heat summary")
     stream = layered(client, 2)
     stream.say("tensors.ordered", 39, order=[5, 1, 3, 2, 1, 2, 0, 1])
     stream.send()
     said = open_run(browser, client, stream, HEAT)
-    assert "They are in the order of the forward pass." in said
+    assert "Tensors are in the order of the forward pass." in said
     assert "6 tensors, in the order of the forward pass" in text(browser, "#heat summary")
     rows = ["head.weight", "blocks.1", "blocks.1.attn.qkv.weight", "blocks.1.mlp.fc.weight", "blocks.0",
             "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc.weight", "embed.weight"]  # fmt: skip

@@ -65,7 +65,7 @@ def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chr
 
 def test_a_row_leads_to_its_curve_by_pointer_and_by_key(browser: webdriver.Chrome, client: httpx.Client) -> None:
     page_text = open_run(browser, client, healthy_run(client), HEAT)
-    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Arrow keys move" in page_text
+    assert "None of them is NaN or Inf. Highest: 2.23 in embed.weight at step 1. Tensors are" in page_text
     goes(browser, HEAT, Keys.PAGE_DOWN, "head.weight · step 49 · 0.929")
     goes(browser, HEAT, Keys.ARROW_LEFT, "head.weight · step 48 ·")
     goes(browser, HEAT, Keys.ARROW_UP + Keys.HOME, "blocks.1.mlp.fc.weight · step 0 ·")

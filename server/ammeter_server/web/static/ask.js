@@ -80,7 +80,7 @@ function request({ arm, steps, asked_by, created, ranks, delivered_to, delivered
     answers.length ? make("ul", { class: "answered" }, answers.slice(0, MAX_ANSWERS).map(line)) : null,
     answers.length > MAX_ANSWERS ? make("p", { class: "quiet" }, `${plural(answers.length - MAX_ANSWERS, "more answer")} in the list of events.`) : null,
     missing && !events.length ? make("p", { class: "quiet" }, waiting(missing, delivered_to, isSlow)) : null,
-    counted(answers.find(({ data }) => data?.operators?.length)));
+    counted(answers.find(({ data }) => Array.isArray(data?.operators) && data.operators.length)));
 }
 
 function waiting(missing, of, isSlow) {
@@ -95,7 +95,8 @@ function line({ step, step_offset, rank, name, data }) {
 // The operators and fallbacks of the first census that has arrived.
 function counted(answer) {
   if (!answer) return null;
-  const { operators, fallbacks = [], flops_eligible: all } = answer.data;
+  const { operators, flops_eligible: all } = answer.data;
+  const fallbacks = Array.isArray(answer.data.fallbacks) ? answer.data.fallbacks : [];
   const rows = operators.map(({ op, dtype, modules, flops }) => [make("bdi", { class: "code" }, op), dtype, plural(modules, "module"), share(flops, all)]);
   const cell = (tag) => (content, column) => make(tag, { class: column === 3 ? "num" : null, scope: tag === "th" ? "col" : null }, content);
   return make("div", { class: "counted" },

@@ -238,9 +238,9 @@ export class Heat {
     const most = least ? lowest : highest;
     return [
       `${words} of ${plural(items.length, "tensor")} over steps ${integer(steps[0])} to ${integer(steps.at(-1) - 1)}.`,
-      items.length > 1 ? `They are ${ORDERS[order]}.` : "",
       spot ? `NaN or Inf in ${plural(broken.length, "tensor")}, first at step ${integer(spot.step)}, the last of them in the model is ${visible(spot.name)}.` : counts ? "" : "None of them is NaN or Inf.",
       most ? `${least ? "Lowest" : "Highest"}: ${this.formatter()(most[2])} in ${visible(items[most[0]].name)} at step ${integer(this.matrix.stepAt(most[0], most[1]))}.` : "",
+      `Tensors are ${ORDERS[order]}.`,
       this.layers.blocks.length ? `${plural(this.layers.rows.length, "row")}: ${plural(this.layers.blocks.length, "block")} can be opened or folded with Enter.` : "",
     ].filter(Boolean).join(" ");
   }

@@ -324,3 +324,16 @@ def test_a_fault_in_a_request_switches_off_its_probe_and_is_answered(
     _, frames = stream(asked.run.id, tmp_path)
     assert ["gradients"] == [event.data["probe"] for event in events(frames, "probe.failed")]
     assert ["failed"] == [event.data["reason"] for event in events(frames, "directive.done")]
+
+
+def test_a_trial_is_refused_where_no_tensor_is_on_the_host(tmp_path: Path) -> None:
+    network = Network(torch.nn.Linear(8, 8).to("meta"), (torch.randn(4, 8, device="meta"),), {}, "")
+    asked = Asked(tmp_path, network)
+    asked.ask({"arm": "trial", "steps": 3})
+    for _ in range(4):
+        asked.optimizer.zero_grad()
+        network.model(*network.args).square().mean().backward()
+        asked.optimizer.step()
+    asked.run.close()
+    _, frames = stream(asked.run.id, tmp_path)
+    assert ["device"] == [event.data["reason"] for event in events(frames, "directive.refused")]

@@ -31,7 +31,7 @@ def test_each_loss_is_a_series_and_a_line_on_the_page(browser: webdriver.Chrome,
         assert 30 == run["counters"]["grad_norms_read"]
         show(browser, client, f"/runs/{stream.run}")
         figures = appears(browser, ".figures", CRITIC)
-        assert "1.5 · 0.75" in figures
+        assert f"1.5\n{CRITIC}, {MAKER} 0.75" in figures
         assert "last measured at step 29, measured in 30 of 50 steps" in figures
         assert MAKER in appears(browser, "#charts", MAKER)
         show(browser, client, "/")

@@ -77,8 +77,7 @@ function cost({ cost_dollars: all, replaced_steps: steps, replaced_cost_dollars:
   return [{ name: "Cost", value: dollars(all), under: parts.join(", ") }];
 }
 
-// The first of several losses; the others are below with their names, unless they are the same number. So is the name of
-// a loss that is known only from backward().
+// The first of several losses; below are its name, unless it is `loss`, and the others, unless they are the same number.
 function loss(run, latest) {
   const names = [...(latest.loss === undefined ? [] : ["loss"]), ...severalLosses(run)];
   const [first, ...others] = names;
@@ -86,7 +85,7 @@ function loss(run, latest) {
   const shown = different.slice(0, 2).map((name) => `${name} ${short(latest[name])}`);
   const more = different.length > 2 ? [`${integer(different.length - 2)} more`] : [];
   const validation = latest.val_loss === undefined ? [] : [`validation ${short(latest.val_loss)}`];
-  const under = [...(first === "loss_backward" ? [first] : []), ...shown, ...more, ...stale(run, latest.loss_step), ...validation].join(", ");
+  const under = [...(first === undefined || first === "loss" ? [] : [first]), ...shown, ...more, ...stale(run, latest.loss_step), ...validation].join(", ");
   return { name: "Loss", value: short(latest[first ?? "loss"]), under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
 }
 

@@ -16,7 +16,7 @@ from ammeter.wire import frames
 from ammeter.wire.frames import Schema, Tensor
 from tests.server.accessibility import violations
 from tests.server.browsing import appears, found, press, show, text
-from tests.server.feeding import STEP, Stream, serving, wait_until
+from tests.server.feeding import STEP, Stream, serving, train, wait_until
 from tests.server.web.fingers import phone, place, swipe, tap
 from tests.server.web.pictures import EXPONENTS, HEAT, come_to, described, measure
 
@@ -106,6 +106,24 @@ def test_a_step_under_the_pointer_shows_in_the_other_pictures(
     assert f"step{step[1]} training{step[1]}" == loss(browser)
     ActionChains(browser).move_to_element(found(browser, ".bar .mark")[0]).perform()
     appears(browser, "#health .readout", "Drag to select steps")
+
+
+def test_the_cursor_stays_at_its_step_while_the_run_grows(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    growing = Stream(client, begin=time.time_ns() - 200 * STEP)
+    train(growing, 0, 40)
+    growing.send()
+    opened(browser, client, growing)
+    type_into(browser, ".charts figure:nth-of-type(3) .plot", Keys.HOME + Keys.ARROW_RIGHT * 20)
+    appears(browser, "#main > [role=status]", "Step 20, Loss")
+    before = loss(browser)
+    assert "step20 " in before
+    at = "return document.querySelectorAll('.u-cursor-x')[2].getBoundingClientRect().x"
+    first = browser.execute_script(at)
+    train(growing, 41, 80)
+    growing.send()
+    wait_until(lambda: browser.execute_script(at) < first - 20)
+    assert before == loss(browser)
+    says(browser, "#health .readout", "Step 20")
 
 
 def test_a_picture_out_of_sight_is_not_drawn_for_the_cursor(

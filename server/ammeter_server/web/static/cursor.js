@@ -27,9 +27,13 @@ export class Cursor {
   join(element, show) {
     this.parts.set(element, { show, isVisible: false });
     this.observer.observe(element);
-    element.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && this.owner === element && this.move(null));
+    element.addEventListener("pointerleave", (event) => this.handleLeave(element, event));
     element.addEventListener("blur", ({ relatedTarget }) => !this.parts.has(relatedTarget) && this.move(null));
     element.addEventListener("keydown", ({ key }) => key === "Escape" && this.move(null));
+  }
+
+  handleLeave(element, { pointerType }) {
+    if (pointerType !== "touch" && this.owner === element) this.move(null);
   }
 
   leave(element) {

@@ -59,7 +59,6 @@ export class Plot {
     const shape = lines.map((line) => line.name + line.stream).join();
     if (!this.plot || this.shape !== shape) this.begin(shape);
     else this.plot.setData(this.table());
-    this.showCursor();
   }
 
   showCaption(lines, nonfinite, skipped, boundaries) {
@@ -107,9 +106,8 @@ export class Plot {
       ],
       series: [{ label: "step", value: (_, step) => (step === null ? "–" : integer(step)) }, ...this.lines.map((_, index) => this.series(index, ink))],
       hooks: {
-        draw: [(plot) => drawMarks(plot, this.marks, ink)],
+        draw: [(plot) => drawMarks(plot, this.marks, ink), () => this.showCursor()],
         setSelect: [(plot) => this.chosen(plot)],
-        setCursor: [(plot) => plot.cursor.left >= 0 && this.cursor.move(stepOf(plot, plot.cursor.left), this.canvas)],
         ready: [(plot) => this.listen(plot)],
       },
     };
@@ -118,16 +116,22 @@ export class Plot {
   listen(plot) {
     const { over } = plot;
     over.addEventListener("dblclick", () => this.actions.all());
+    over.addEventListener("pointermove", ({ offsetX, pointerType }) => pointerType !== "touch" && this.point(offsetX));
+    over.addEventListener("pointerleave", (event) => this.cursor.handleLeave(this.canvas, event));
     followFingers(over, {
       area: () => ({ left: 0, width: over.clientWidth }),
       range: () => this.steps(),
-      point: (x) => this.cursor.move(stepOf(plot, Math.min(Math.max(x, 0), over.clientWidth)), this.canvas),
+      point: (x) => this.point(x),
       preview: (...steps) => {
         this.preview = steps[0] === null ? null : steps;
         plot.setData(plot.data);
       },
       zoom: (first, last) => this.actions.zoom(first, last),
     });
+  }
+
+  point(x) {
+    this.cursor.move(stepOf(this.plot, Math.min(Math.max(x, 0), this.plot.over.clientWidth)), this.canvas);
   }
 
   // The first and last step that are shown.

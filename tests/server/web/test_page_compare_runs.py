@@ -12,8 +12,10 @@ import httpx
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from tests.server.accessibility import violations
 from tests.server.browsing import appears, broken_run, console, found, press, show, text
 from tests.server.feeding import STEP, Stream, serving, wait_until
 
@@ -137,3 +139,24 @@ def test_a_live_run_is_asked_for_more_and_the_answer_is_shown(browser: webdriver
         assert words in answer, words
     assert "The largest activation is 60,000" not in answer
     assert browser.execute_script("return window.harmed === undefined && !document.querySelector('main img')")
+
+
+def test_compared_charts_share_a_cursor_and_zoom_by_keys(browser: webdriver.Chrome, client: httpx.Client) -> None:
+    runs = [trained(client, f"seed {seed}") for seed in range(8)]
+    show(browser, client, f"/compare?runs={','.join(run.run for run in runs)}")
+    appears(browser, ".results tbody", "they do not")
+    wait_until(lambda: len(found(browser, ".plot:not([hidden])")) > 1)
+    browser.set_window_size(1280, 1400)
+    first, second = found(browser, ".plot:not([hidden])")[:2]
+    first.send_keys(Keys.HOME + Keys.ARROW_RIGHT * 20)
+    wait_until(lambda: "step20" in "".join(second.text.split()))
+    assert "Step 20, Loss: seed 0 " in str(found(browser, "#main > [role=status]")[0].get_attribute("textContent"))
+    colours = "return new Set([...document.querySelectorAll('.plot .u-marker')].map((m) => m.style.borderColor)).size"
+    assert 8 <= browser.execute_script(colours)
+    assert 8 <= browser.execute_script("return document.querySelectorAll(\".u-marker[style*='dashed']\").length")
+    first.send_keys("+")
+    appears(browser, "#compare-runs", "not only 10 to")
+    first.send_keys("-")
+    wait_until(lambda: "not only" not in text(browser, "#compare-runs"))
+    browser.set_window_size(1280, 1000)
+    assert [] == violations(browser)

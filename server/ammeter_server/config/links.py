@@ -35,6 +35,10 @@ class Links:
     def run(self, run: str) -> str:
         return f"{self.page.rstrip('/')}/runs/{run}"
 
+    def incident(self, run: str, verdict: str) -> str:
+        """The card of an incident on the page of its run."""
+        return f"{self.run(run)}#{verdict}"
+
     def runbook(self, name: str) -> str:
         """The address of a runbook.
 

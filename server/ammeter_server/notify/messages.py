@@ -55,7 +55,11 @@ def _lines(kind: Kind, incident: Incident, run: RunLabels, links: Links) -> list
         "Also": "; ".join(consequence["title"] or consequence["verdict"] for consequence in incident.consequences),
     }
     lines += [f"{label}: {_short(fact)}" for label, fact in facts.items() if fact]
-    lines += ["", f"Page: {links.run(incident.run)}", f"Runbook: {links.runbook(incident.verdict)}"]
+    lines += [
+        "",
+        f"Page: {links.incident(incident.run, incident.verdict)}",
+        f"Runbook: {links.runbook(incident.verdict)}",
+    ]
     return lines
 
 
@@ -84,7 +88,7 @@ def alert(incident: Incident, body: str, run: RunLabels, links: Links) -> dict[s
         "labels": {name: value for name, value in labels.items() if value},
         "annotations": {name: value for name, value in annotations.items() if value},
         "startsAt": stamp(incident.opened),
-        "generatorURL": links.run(incident.run),
+        "generatorURL": links.incident(incident.run, incident.verdict),
     }
 
 

@@ -53,7 +53,7 @@ def test_a_message_says_what_why_what_to_do_and_where_to_look() -> None:
         "Rank: 3",
         "Tensor: blocks.2.mlp.fc.weight",
         "Also: Storm",
-        "Page: http://collector.example/runs/5f3c0f2e-0000-4000-8000-000000000000",
+        "Page: http://collector.example/runs/5f3c0f2e-0000-4000-8000-000000000000#scale-collapse",
         "Runbook: http://collector.example/runbooks/scale-collapse",
     ):
         assert line in sent["body"].splitlines()

@@ -110,15 +110,13 @@ def _with_fallback(before: Mapping[str, float], event: Event) -> dict[str, float
 
 
 def _operator_seconds(data: Mapping[str, Any]) -> dict[str, float]:
-    """Returns "operator dtype" -> its seconds per counted step; empty if the event has no valid time."""
-    steps, listed = data.get("steps"), data.get("operators")
-    if not isinstance(steps, int) or steps < 1 or not isinstance(listed, list | tuple):
-        return {}
+    """Returns "operator dtype" -> its seconds in a typical step; empty if the event has no valid time."""
+    listed = data.get("operators")
     found: dict[str, float] = {}
-    for operator in listed[:MAX_OPERATORS]:
-        seconds = operator.get("seconds") if isinstance(operator, Mapping) else None
+    for operator in listed[:MAX_OPERATORS] if isinstance(listed, list | tuple) else ():
+        seconds = operator.get("typical_seconds") if isinstance(operator, Mapping) else None
         if isinstance(seconds, int | float) and 0 <= seconds < MAX_SUM:
             op, dtype = (storable(str(operator.get(name, ""))[:MAX_NAME_CHARS]) for name in ("op", "dtype"))
             name = f"{op} {dtype}"
-            found[name] = found.get(name, 0.0) + seconds / steps
+            found[name] = found.get(name, 0.0) + seconds
     return found

@@ -85,7 +85,7 @@ METRICS: tuple[Metric, ...] = (
         "ammeter_operator_seconds",
         "gauge",
         ("run", "op", "dtype"),
-        "Time in an operator in a sampled forward pass under observation, mean of several; dtype is that of its result",
+        "Time in an operator in a typical sampled forward pass, under observation; dtype is that of its result",
     ),
     Metric("ammeter_step_duration_seconds", "histogram", _RUN, "Wall time from one step's end to the next"),
     Metric(

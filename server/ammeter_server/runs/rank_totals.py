@@ -126,7 +126,7 @@ def fallbacks(ranks: Iterable[Row[Any]], max_entries: int) -> dict[tuple[str, st
 
 
 def operator_seconds(ranks: Iterable[Row[Any]], max_entries: int) -> dict[tuple[str, str], float]:
-    """Returns (operator, dtype) -> its seconds per counted forward pass.
+    """Returns (operator, dtype) -> its seconds in a typical counted forward pass.
 
     They are those of the lowest rank that has any, in its newest attempt. Entries beyond `max_entries` are combined
     into one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from ammeter.probes.kernels.census import Census
@@ -48,36 +49,72 @@ class DurationReports:
             row.events.append(("kernels.timed", {"phase": phase} | times.data()))
 
 
+class _Operator:
+    """The time in one operator in some steps.
+
+    Attributes:
+        calls, seconds: of all steps.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seconds = 0.0
+        self._per_call: list[float] = []
+
+    def add(self, step: Time) -> None:
+        self.calls += step.calls
+        self.seconds += step.seconds
+        self._per_call.append(step.seconds / step.calls)
+
+    def typical_seconds(self, steps: int) -> float:
+        """Returns its time in a step, from the median over the steps of its time per call.
+
+        So a step in which another process had the core does not count.
+        """
+        return self.calls / steps * median_low(self._per_call)
+
+
 class _Sum:
     """The times of some steps."""
 
     def __init__(self) -> None:
-        self.operators: dict[Key, Time] = {}
+        self.operators: dict[Key, _Operator] = {}
         self._steps = 0
         self._seconds = 0.0
         self._is_complete = True
 
     def add(self, calls: Iterable[Census], seconds: float) -> _Sum:
+        """Adds a step."""
         self._steps += 1
         self._seconds += seconds
+        step: dict[Key, Time] = {}
         for census in calls:
             self._is_complete &= census.is_complete and census.durations.is_complete
             for key, time in census.durations.times():
-                self.operators.setdefault(key, Time()).add(time.calls, time.seconds)
+                step.setdefault(key, Time()).add(time.calls, time.seconds)
+        for key, time in step.items():
+            self.operators.setdefault(key, _Operator()).add(time)
         return self
 
     def data(self) -> dict[str, Any]:
-        ranked = sorted(self.operators.items(), key=lambda entry: -entry[1].seconds)
-        named, others = ranked[:MAX_REPORTED], [time for _, time in ranked[MAX_REPORTED:]]
+        entries = [
+            _entry(key, operator.calls, operator.seconds, operator.typical_seconds(self._steps))
+            for key, operator in self.operators.items()
+        ]
+        entries.sort(key=lambda entry: -entry["typical_seconds"])
+        named, others = entries[:MAX_REPORTED], entries[MAX_REPORTED:]
         if others:
-            rest = Time(sum(time.calls for time in others), sum(time.seconds for time in others))
-            named.append(((OTHER, OTHER), rest))
+            sums = (sum(entry[name] for entry in others) for name in ("calls", "seconds", "typical_seconds"))
+            named.append(_entry((OTHER, OTHER), *sums))
         return {
             "steps": self._steps,
             "seconds": self._seconds,
-            "operator_seconds": sum(time.seconds for time in self.operators.values()),
-            "operators": [
-                {"op": op, "dtype": dtype, "calls": time.calls, "seconds": time.seconds} for (op, dtype), time in named
-            ],
+            "operator_seconds": sum(entry["seconds"] for entry in entries),
+            "operators": named,
             "whole": self._is_complete,
         }
+
+
+def _entry(key: Key, calls: int, seconds: float, typical_seconds: float) -> dict[str, Any]:
+    op, dtype = key
+    return {"op": op, "dtype": dtype, "calls": calls, "seconds": seconds, "typical_seconds": typical_seconds}

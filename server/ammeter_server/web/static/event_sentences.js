@@ -8,7 +8,11 @@ const at = (caller) => (caller ? `, at ${caller}` : "");
 const inModule = (module) => (module ? ` in ${module}` : "");
 const bytes = (count) => (count >= 2 ** 30 ? `${short(count / 2 ** 30, 3)} GiB` : count >= 2 ** 20 ? `${short(count / 2 ** 20, 3)} MiB` : `${integer(count)} bytes`);
 
-const times = (operators, whole) => list((operators ?? []).filter(({ op }) => op !== "_other").slice(0, 3).map(({ op, dtype, seconds }) => `${share(seconds / whole)} ${op} in ${dtype}`));
+function times(operators) {
+  const whole = operators.reduce((sum, { typical_seconds: one }) => sum + one, 0);
+  const named = operators.filter(({ op }) => op !== "_other").slice(0, 3);
+  return list(named.map(({ op, dtype, typical_seconds: one }) => `${share(one / whole)} ${op} in ${dtype}`));
+}
 
 const SENTENCES = {
   "scaler.seen": ({ enabled, scale: start, own }) => (enabled === false ? "A disabled loss scaler is in use" : `${own ? "A loss scale of the program itself" : "A loss scaler"} starts at ${scale(start)}`),
@@ -44,7 +48,7 @@ const SENTENCES = {
   "activation.peaks": ({ modules }) => `The largest activation is ${short(modules?.[0]?.absmax)}${inModule(modules?.[0]?.module)}, ${share(modules?.[0]?.share)} of float16's limit`,
   "kernels.census": ({ share: low }) => `The operators of a step were counted${low === undefined ? "" : `: ${share(low)} of the eligible FLOPs in low precision`}`,
   "kernel.fallback": ({ op, module, reason, flops_share: part }) => `${op}${inModule(module)} does not run in low precision (${reason}), ${share(part)} of the FLOPs`,
-  "kernels.timed": ({ phase, steps, operators, operator_seconds: whole }) => `Operators of ${plural(steps, "sampled step")} were timed; of their time in the ${phase} pass, ${times(operators, whole)}`,
+  "kernels.timed": ({ phase, steps, operators }) => `Operators of ${plural(steps, "sampled step")} were timed; of their time in the ${phase} pass, ${times(operators ?? [])}`,
   "kernels.sensitive": ({ op, module, error }) => `${op}${inModule(module)} is ${share(error)} off in low precision`,
   "kernels.round_trips": ({ casts, moved_bytes: moved, caller }) => `${plural(casts, "cast")} to float32 and straight back moved ${bytes(moved)}${at(caller)}`,
   "kernels.recomputed": ({ module, dtype, again }) => `${module || "The model"} ran in ${dtype} and was recomputed in ${again}`,

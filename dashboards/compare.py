@@ -116,7 +116,7 @@ CURVES = (
     Chart(
         "Gradient norm",
         "L2 norm of all gradients in the last step, unscaled. The curves of two precisions of one training coincide.",
-        "short",
+        "sci",
         gauge("ammeter_last_grad_norm"),
         log=10,
     ),
@@ -129,7 +129,7 @@ CURVES = (
     Chart(
         "Loss scale",
         "The scale of runs with loss scaling. float32 and bfloat16 need none.",
-        "short",
+        "none",
         gauge("ammeter_scaler_scale"),
         log=2,
     ),

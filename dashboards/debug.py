@@ -29,7 +29,7 @@ ROWS = (
                 "Loss scale",
                 "Halves when a gradient overflows, doubles after growth_interval good steps. Continued halving is a "
                 "collapse; a sawtooth faster than growth_interval is an overflow storm.",
-                "short",
+                "none",
                 [(named(f"ammeter_scaler_scale{{{SELECTED_RUN}}}"), RUN)],
                 log=2,
             ),
@@ -70,7 +70,7 @@ ROWS = (
             Chart(
                 "Skipped steps in a row",
                 "Five in a row after the start open an incident that pages: each skipped step halves the scale.",
-                "short",
+                "none",
                 [(named(f"ammeter_consecutive_skipped_steps{{{SELECTED_RUN}}}"), RUN)],
                 bars=True,
                 limits=((None, "green"), (5, "red")),
@@ -89,14 +89,14 @@ ROWS = (
             Chart(
                 "Gradient norm",
                 "L2 norm of all gradients in the last step, unscaled. Gaps are steps with a non-finite norm.",
-                "short",
+                "sci",
                 [(named(f"ammeter_last_grad_norm{{{SELECTED_RUN}}}"), RUN)],
                 log=10,
             ),
             Chart(
                 "Gradient norm, distribution",
                 "Median and 99th percentile over all steps of the interval, which a scrape of the last step misses.",
-                "short",
+                "sci",
                 median_and_p99("ammeter_grad_norm", SELECTED_RUN),
                 log=10,
             ),
@@ -129,7 +129,7 @@ ROWS = (
             Chart(
                 "Non-finite values",
                 "NaN and Inf elements per second. Inf alone is an overflow; an operation produces NaN.",
-                "short",
+                "cps",
                 [(named(rate("ammeter_nonfinite_values_total", SELECTED_RUN)), RUN + " {{kind}}")],
             ),
         ),
@@ -148,7 +148,7 @@ ROWS = (
             Chart(
                 "Update to weight",
                 "Norm of the update over the norm of the weights, about 1e-3 in many healthy trainings.",
-                "short",
+                "sci",
                 [(named(f"ammeter_update_to_weight_ratio{{{SELECTED_RUN}}}"), RUN)],
                 log=10,
             ),
@@ -169,15 +169,15 @@ ROWS = (
             ),
             Chart(
                 "Time by operator",
-                "Time in an operator per sampled forward pass, with the dtype of its result: the three slowest, and "
-                "all others. Measured under observation, without backward and optimizer.",
+                "Time in an operator in a typical sampled forward pass, with the dtype of its result: the three "
+                "slowest, and all others. Measured under observation, without backward and optimizer.",
                 "s",
                 [(named(OPERATORS), RUN + " {{op}} {{dtype}}")],
                 missing="no forward pass was counted",
             ),
             Chart(
                 "Share by operator",
-                "Share of an operator in the time of all operators of a sampled forward pass.",
+                "Share of an operator in the time of all operators of a typical sampled forward pass.",
                 "percentunit",
                 [(named(OPERATOR_SHARES), RUN + " {{op}} {{dtype}}")],
                 missing="no forward pass was counted",

@@ -192,7 +192,7 @@ OBJECTIVES = (
     Chart(
         "Steps of the fleet",
         "Optimizer steps of all runs per second, applied and skipped.",
-        "ops",
+        "cps",
         [(f"sum by (outcome) ({rate('ammeter_fleet_steps_total', PROJECTS)})", "{{outcome}}")],
     ),
 )
@@ -239,6 +239,7 @@ VALUE = (
         [(f"{COST} {OF_PROJECT}", "")],
         ("name", "project", "run"),
         missing=NO_PRICE,
+        width=FULL_WIDTH,
         links={"name": OF_RUN, "run": OF_RUN},
     ),
     Chart(
@@ -254,7 +255,6 @@ VALUE = (
         "currencyUSD",
         [(f"sum by (project) (3600 * {rate('ammeter_fleet_cost_dollars_total', PROJECTS)})", "{{project}}")],
         missing=NO_PRICE,
-        width=FULL_WIDTH,
     ),
 )
 

@@ -37,7 +37,6 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from dashboards import links
 from dashboards.panels import (
     COLOURS,
-    HALF_WIDTH,
     TALL_ROWS,
     Chart,
     Distribution,
@@ -62,6 +61,9 @@ COUNTS = ("none", "cpm")
 
 COLUMN_WIDTHS = {"severity": 90, "project": 150, "run": 320, "baseline": 320}
 """In pixels; the other columns share the rest."""
+
+HEADINGS = {"torch_version": "PyTorch", "device_model": "Device"}
+"""Titles of columns that are not the name of their label."""
 
 SEVERITIES = {"page": ("page", "red"), "ticket": ("ticket", "orange")}
 
@@ -123,6 +125,7 @@ def _chart(chart: Chart) -> timeseries.Panel:
         panel = panel.min(0).axis_soft_max(chart.soft_max) if chart.soft_max else panel.min(0).max(1)
     elif chart.unit in COUNTS and not chart.log:
         panel = panel.axis_soft_max(1)
+        panel = panel.decimals(0) if chart.unit == "none" else panel
     if chart.bars:
         panel = panel.draw_style(GraphDrawStyle.BARS).fill_opacity(60)
     if chart.limits:
@@ -164,7 +167,8 @@ def _figure(figure: Figure) -> stat.Panel:
 def _listing(listing: Listing) -> table.Panel:
     order = {"Value": len(listing.columns), **{name: at for at, name in enumerate(listing.columns)}}
     excluded = {"Time": True} | ({} if listing.value else {"Value": True})
-    renamed = {"Value": listing.value} if listing.value else {}
+    renamed = {column: HEADINGS.get(column, column.replace("_", " ").capitalize()) for column in listing.columns}
+    renamed |= {"Value": listing.value} if listing.value else {}
     organized = {"excludeByName": excluded, "indexByName": order, "renameByName": renamed}
     panel = (
         _common(_Table(), listing, NO_ROWS, listing.height)
@@ -174,7 +178,7 @@ def _listing(listing: Listing) -> table.Panel:
     for column, of_column in listing.links.items():
         panel = panel.override_by_name(column, [_links(of_column)])
     if "severity" in listing.columns:
-        panel = panel.sort_by([common.TableSortByFieldState().display_name("severity").desc(False)])
+        panel = panel.sort_by([common.TableSortByFieldState().display_name(renamed["severity"]).desc(False)])
         panel = panel.override_by_name(
             "severity",
             [
@@ -182,7 +186,7 @@ def _listing(listing: Listing) -> table.Panel:
                 DynamicConfigValue("custom.cellOptions", {"type": "color-background", "mode": "basic"}),
             ],
         )
-    for column in (column for column in listing.columns if column in COLUMN_WIDTHS and listing.width > HALF_WIDTH):
+    for column in (column for column in listing.columns if column in COLUMN_WIDTHS):
         panel = panel.override_by_name(column, [DynamicConfigValue("custom.width", COLUMN_WIDTHS[column])])
     if listing.limits:
         colour = {"type": "color-text"}

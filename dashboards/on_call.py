@@ -18,6 +18,7 @@ from dashboards.promql import (
     PROJECTS,
     RUN,
     RUNNING,
+    above_zero,
     buckets,
     increase,
     named,
@@ -96,21 +97,23 @@ TOP = (
 NUMERICS = (
     Chart(
         "NaN and Inf",
-        "NaN and Inf elements in gradients per second. Inf alone is an overflow; an operation produces NaN.",
-        "short",
-        [(named(rate("ammeter_nonfinite_values_total")), RUN + " {{kind}}")],
+        "NaN and Inf elements in gradients per second, of runs that have any. Inf alone is an overflow; an operation "
+        "produces NaN.",
+        "cps",
+        [(named(above_zero(rate("ammeter_nonfinite_values_total"))), RUN + " {{kind}}")],
     ),
     Chart(
         "Steps with NaN or Inf",
-        "Steps per minute with a NaN or Inf in the gradients.",
+        "Steps per minute with a NaN or Inf in the gradients, of runs that have any.",
         "cpm",
-        [(named(rate("ammeter_nonfinite_steps_total", per_minute=True)), RUN)],
+        [(named(above_zero(rate("ammeter_nonfinite_steps_total", per_minute=True))), RUN)],
     ),
     Chart(
         "Overflow events",
-        "Steps per minute in which GradScaler found an Inf or NaN. A few at the start of a run are calibration.",
+        "Steps per minute in which GradScaler found an Inf or NaN, of runs that have any. A few at the start of a run "
+        "are calibration.",
         "cpm",
-        [(named(rate("ammeter_overflow_events_total", per_minute=True)), RUN)],
+        [(named(above_zero(rate("ammeter_overflow_events_total", per_minute=True))), RUN)],
     ),
     Chart(
         "Skipped steps in a row",

@@ -1,5 +1,7 @@
 """Draws the boards with Grafana's components: python -m dashboards.pictures [SECONDS] writes docs/pictures/board-*.webp
 
+With a folder, python -m dashboards.pictures SECONDS FOLDER writes them there instead, in both of Grafana's themes.
+
 A real fleet trains for that time and a real Prometheus scrapes it. A page in headless Chromium draws what the queries
 of each panel return, with the packages that Grafana itself consists of: dashboards/render has their versions and the
 page. For developers, on a machine with prometheus, chromium, node and npm.
@@ -13,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dashboards import rendering
 from tests.e2e.fleet import Fleet, Recorded, fleet
@@ -28,7 +30,7 @@ STEP_SECONDS = 2
 """Between two points of a line."""
 
 
-def main(seconds: int) -> None:
+def main(seconds: int, folder: Path | None = None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as place, fleet(Path(place)) as running:
         train(running)
@@ -39,7 +41,12 @@ def main(seconds: int) -> None:
     rendering.install()
     with rendering.renderer() as renderer:
         for name, board in given.items():
-            renderer.draw(board, PICTURES / f"board-{name}.webp")
+            if folder is None:
+                renderer.draw(board, PICTURES / f"board-{name}.webp")
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                for mode in get_args(rendering.Mode):
+                    renderer.draw(board, folder / f"board-{name}-{mode}.webp", mode)
 
 
 def train(running: Fleet) -> None:
@@ -78,7 +85,6 @@ def read(running: Fleet, name: str, begin: float, end: float, pair: Pair, run: s
     }
     return {
         "title": board["title"],
-        "mode": "light",
         "begin": begin,
         "end": end,
         "step": STEP_SECONDS,
@@ -120,4 +126,4 @@ def unfolded(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 300)
+    main(int(sys.argv[1]) if sys.argv[1:] else 300, Path(sys.argv[2]) if sys.argv[2:] else None)

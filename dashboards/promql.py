@@ -80,6 +80,11 @@ def or_none(expression: str) -> str:
     return f"{expression} or vector(0)"
 
 
+def above_zero(expression: str) -> str:
+    """Omits series that are 0, so that one line among those of many runs is found."""
+    return f"{expression} > 0"
+
+
 def while_up(expression: str) -> str:
     """Restricts an expression to times with a successful scrape.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -30,7 +30,7 @@ PACKAGES = RENDER / "node_modules"
 WIDTH, HEAD, ROW = 1400, 88, 38
 """Pixels: width of the page, height of its title, and of a row of Grafana's grid with the space to the next."""
 
-QUALITY = 80
+QUALITY = 70
 """Of WebP: a long board has less than 300 kB."""
 
 SECONDS = 60
@@ -41,6 +41,9 @@ BUNDLE = ("--bundle", '--define:process.env.NODE_ENV="production"', "--loader:.t
 
 FONTS = {"Inter-Regular.woff2": 400, "Inter-Medium.woff2": 500}
 """Files where Grafana has its fonts, and their weights."""
+
+
+Mode = Literal["light", "dark"]
 
 
 class NotDrawn(Exception):
@@ -56,7 +59,7 @@ def is_installed() -> bool:
 def install() -> None:
     """Installs the packages of the lock file, unless they are there."""
     if not is_installed():
-        subprocess.run(["npm", "ci"], cwd=RENDER, check=True, timeout=900)
+        subprocess.run(["npm", "ci", "--loglevel", "error"], cwd=RENDER, check=True, timeout=900)
 
 
 def _versions(lock: Path) -> dict[str, str]:
@@ -100,8 +103,8 @@ class Renderer:
     def __init__(self, folder: Path, url: str, browser: webdriver.Chrome) -> None:
         self._folder, self._url, self._browser = folder, url, browser
 
-    def draw(self, board: Mapping[str, Any], picture: Path | None = None) -> dict[str, str]:
-        """Draws the board, and writes the picture if asked to.
+    def draw(self, board: Mapping[str, Any], picture: Path | None = None, mode: Mode = "light") -> dict[str, str]:
+        """Draws the board in one of Grafana's themes, and writes the picture if asked to.
 
         Returns:
             What each panel shows as text, by its title.
@@ -109,10 +112,10 @@ class Renderer:
         Raises:
             NotDrawn: A component failed.
         """
-        page = {**board, "width": WIDTH, "head": HEAD, "row": ROW}
+        page = {**board, "mode": mode, "width": WIDTH, "head": HEAD, "row": ROW}
         (self._folder / "board.json").write_text(json.dumps(page), encoding="utf-8")
         height = HEAD + ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
-        with browsing.seen_as(self._browser, "light", WIDTH, height):  # tables draw the rows inside the window only
+        with browsing.seen_as(self._browser, mode, WIDTH, height):  # tables draw the rows inside the window only
             return self._drawn(picture)
 
     def _drawn(self, picture: Path | None) -> dict[str, str]:

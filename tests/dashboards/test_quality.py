@@ -134,6 +134,29 @@ def test_a_loss_scale_is_drawn_by_powers_of_two(panel: dict[str, Any]) -> None:
         assert {"type": "log", "log": 2} == panel["fieldConfig"]["defaults"]["custom"]["scaleDistribution"]
 
 
+@pytest.mark.parametrize("panel", PANELS)
+def test_the_numbers_of_an_axis_are_told_apart(panel: dict[str, Any]) -> None:
+    """With other units Grafana rounds 0.001 to 0 on a logarithmic axis, and 65536 to 65.5 K."""
+    defaults = panel["fieldConfig"]["defaults"]
+    scale = defaults.get("custom", {}).get("scaleDistribution", {"type": "linear"})
+    if scale["type"] == "log":
+        assert {10: "sci", 2: "none"}[scale["log"]] == defaults["unit"]
+    elif panel["type"] == "timeseries" and defaults["unit"] == "none":
+        assert 0 == defaults["decimals"]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_the_columns_of_a_table_have_titles(panel: dict[str, Any]) -> None:
+    for transformation in panel.get("transformations", ()):
+        options = transformation["options"]
+        titles = [options["renameByName"].get(column, column) for column in options["indexByName"]]
+        shown = [title for title in titles if not options["excludeByName"].get(title)]
+        assert shown
+        assert [] == [title for title in shown if "_" in title or not title[0].isupper()]
+        sorted_by = [order["displayName"] for order in panel["options"].get("sortBy") or ()]
+        assert {*sorted_by} <= {*shown}
+
+
 def test_gains_are_those_of_like_runs_over_a_float32_baseline() -> None:
     gains = [
         panel

@@ -96,7 +96,11 @@ def grafana() -> Iterator[rendering.Renderer]:
 def test_grafanas_components_draw_every_panel(there: Fleet, grafana: rendering.Renderer, name: str) -> None:
     empty = {panel["title"]: panel["fieldConfig"]["defaults"]["noValue"] for panel in panels_of(BOARDS[name])}
     end = time.time()
-    shown = [grafana.draw(pictures.read(there, name, there.began, end, pair)) for pair in there.pairs]
+    themes: tuple[rendering.Mode, ...] = ("light", "dark")
+    shown = [
+        grafana.draw(pictures.read(there, name, there.began, end, pair), mode=mode)
+        for pair, mode in zip(there.pairs, themes, strict=True)
+    ]
     assert all(empty.keys() <= texts.keys() for texts in shown)
     assert [] == [title for title, text in empty.items() if all(text in texts[title] for texts in shown)]
 

@@ -43,12 +43,14 @@ function configOf(frame: DataFrame, options: any, theme: GrafanaTheme2, range: (
   for (const field of buckets) {
     builder.addSeries({ scaleKey: "y", theme, pathBuilder: () => null, show: true, fieldName: field.name } as never);
   }
-  builder.addHook("draw", (plot) => drawCells(plot, buckets.map((field) => field.values), options));
+  builder.addHook("draw", (plot) => drawCells(plot, buckets.map((field) => field.values), options, theme.isDark));
   return builder;
 }
 
-function drawCells(plot: uPlot, rows: (number | null)[][], options: any) {
-  const { exponent, steps, reverse } = options.color;
+// Grafana reverses this scheme in its dark theme, where few are dark and many bright, as if it were set.
+function drawCells(plot: uPlot, rows: (number | null)[][], options: any, isDark: boolean) {
+  const { exponent, steps } = options.color;
+  const reverse = options.color.reverse || isDark;
   const counts = rows.flat().filter((count): count is number => count !== null && count > options.filterValues.le);
   const most = Math.max(...counts);
   const times = plot.data[0] as number[];

@@ -8,6 +8,8 @@ from ammeter.client.handling_resources import (
     AlertChannel,
     AlertChannels,
     ChannelTest,
+    Deliveries,
+    Delivery,
     Directive,
     Directives,
     IncidentContext,
@@ -37,6 +39,14 @@ class Handling:
         """
         resource = Resource("/api/v1/incidents/{incident}/reach", {"incident": incident})
         return self._requests.decoded(resource, Reach, {"project": project})
+
+    def deliveries(self, incident: str) -> list[Delivery]:
+        """Returns the notifications of an incident on all channels, sent and pending, oldest first.
+
+        An incident that no channel receives has none.
+        """
+        resource = Resource("/api/v1/incidents/{incident}/deliveries", {"incident": incident})
+        return self._requests.decoded(resource, Deliveries).items
 
     def channels(self, project: str | None = None) -> list[AlertChannel]:
         """Returns the channels of notifications with their newest deliveries.

@@ -101,6 +101,34 @@ class Reach(msgspec.Struct, frozen=True):
     items: list[Related]
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification of an incident on a channel.
+
+    Attributes:
+        channel: its name, as in channels().
+        kind: opened, resolved or silenced.
+        state: pending, sent, failed after the last attempt, or told: an Alertmanager receives it repeatedly.
+        error: the last one of the receiver.
+        due: when it is sent, if it still has to be.
+    """
+
+    channel: str
+    kind: str = ""
+    state: str = ""
+    attempts: int = 0
+    error: str | None = None
+    created: datetime | None = None
+    due: datetime | None = None
+    sent: datetime | None = None
+
+
+@decodable
+class Deliveries(msgspec.Struct):
+    """The answer of the API about the notifications of an incident."""
+
+    items: list[Delivery]
+
+
 class ChannelDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """A notification on a channel.
 

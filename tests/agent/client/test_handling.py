@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from ammeter.client import Client, NotFoundError, RefusedError, UnauthorizedError, UnreachableError
+from ammeter.client import Client, Delivery, NotFoundError, RefusedError, UnauthorizedError, UnreachableError
 from tests.agent.client.conftest import Fleet
 from tests.agent.client.test_requests import server
 from tests.e2e.processes import Collector, free_port
-from tests.server.feeding import STEP, Stream, train
+from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 
 
 @pytest.fixture
@@ -102,6 +103,41 @@ def test_a_channel_is_tested(notifying: str) -> None:
     assert "127.0.0.1" in (result.error or "")
     with pytest.raises(NotFoundError, match="there is no channel 'nobody'"):
         client.test_channel("nobody")
+
+
+def test_an_incident_has_its_notifications(tmp_path: Path) -> None:
+    with server() as receiver:
+        for _ in range(4):
+            receiver.say(200, {})
+        channels = (receiver.url.replace("http", "json") + "/", f"json://127.0.0.1:{free_port()}/gone")
+        with serving(tmp_path, notify=channels) as feeding:
+            stream = Stream(feeding, begin=time.time_ns() - 60 * STEP)
+            train(stream, 0, 40)
+            break_down(stream, 41, 50)
+            stream.send()
+            client = Client(str(feeding.base_url))
+            incident = wait_until(lambda: next(client.incidents(stream.run, verdict="nonfinite-gradient"), None))
+            assert incident is not None
+
+            def attempted() -> list[Delivery]:
+                found = client.deliveries(incident.id)
+                return found if len(found) == 2 and all(one.attempts for one in found) else []
+
+            gone, reached = sorted(wait_until(attempted), key=lambda delivery: delivery.state)
+            assert ("opened", "sent", None, None) == (reached.kind, reached.state, reached.error, reached.due)
+            assert reached.created is not None
+            assert reached.sent is not None
+            assert reached.created <= reached.sent
+            assert ("opened", "pending", None) == (gone.kind, gone.state, gone.sent)
+            assert "127.0.0.1" in (gone.error or "")
+            assert gone.due is not None
+            assert {gone.channel, reached.channel} == {channel.name for channel in client.channels()}
+
+
+def test_an_incident_without_a_channel_has_no_notifications(client: Client, incident: str) -> None:
+    assert [] == client.deliveries(incident)
+    with pytest.raises(NotFoundError, match="nobody"):
+        client.deliveries("nobody")
 
 
 def test_what_would_act_twice_is_sent_once() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Nothing, Verdict
 from ammeter.verdicts.framework.run_comparison import RunComparison
-from ammeter.verdicts.framework.run_likeness import QUESTIONS
+from ammeter.verdicts.framework.run_likeness import MODEL_KEYS, QUESTIONS, Difference, shown
 
 MAX_LISTED_SETTINGS = 8
 """Maximum number of settings in the text; more do not help the reader."""
@@ -27,7 +28,11 @@ def judge(state: Nothing, pair: RunComparison) -> tuple[Nothing, Finding | None]
 def _conclude(pair: RunComparison) -> Finding:
     forbidding = pair.forbidding
     listed = forbidding[:MAX_LISTED_SETTINGS]
-    keys, texts = [difference.key for difference in listed], "; ".join(difference.text for difference in listed)
+    keys = [difference.key for difference in listed]
+    mine, theirs = (
+        ", ".join(f"{difference.key} {_value(difference, getattr(difference, of))}" for difference in listed)
+        for of in ("run", "baseline")
+    )
     more = f", and {len(forbidding) - len(listed)} more" if len(forbidding) > len(listed) else ""
     excluded = [question for question in QUESTIONS if pair.exclusion(question)]
     compared = [question for question in QUESTIONS if question not in excluded]
@@ -36,12 +41,13 @@ def _conclude(pair: RunComparison) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The baseline differs in more than precision: {', '.join(keys[:3])}",
-        cause=f"The run and its baseline {pair.baseline.name or 'run'} differ in"
-        f" {wording.count(len(forbidding), 'setting')} besides precision: {texts}{more}."
+        cause=f"The run differs from {wording.baseline(pair.baseline.name)} in"
+        f" {wording.count(len(forbidding), 'setting')} besides precision: it has {mine}; the baseline has"
+        f" {theirs}{more}."
         f" These may explain a difference between the results, so Ammeter does not compare {_listed(excluded)}.{rest}",
-        fix="Start the baseline again with the run's values, or put a run with the same values into the tag `baseline`."
-        f" If the difference is intended, set the run's tag `baseline_ignore={','.join(keys)}`, or call"
-        f" `ammeter gate RUN BASELINE --ignore {','.join(keys)}`.",
+        fix=f"Start a baseline with this run's values: {mine}. Or name"
+        " another run with these values in this run's tag baseline. If the difference is intended, set this run's tag"
+        f" baseline_ignore={','.join(keys)}.",
         first_step=0,
         opened_step=0,
         last_step=max(0, pair.run.last_step),
@@ -52,6 +58,10 @@ def _conclude(pair: RunComparison) -> Finding:
             "baseline": pair.baseline.name,
         },
     )
+
+
+def _value(difference: Difference, value: Any) -> str:
+    return str(value) if difference.key in MODEL_KEYS else shown(value)
 
 
 def _listed(questions: Sequence[str]) -> str:

@@ -30,7 +30,13 @@ EFFECT = (
     "SGD hardly learns from gradients of that size; Adam normalizes them, but its eps and the clipped proportions still"
     " change its steps."
 )
-"""The consequence for the two families of optimizers."""
+"""The consequence for the two families of optimizers, if the run's is not known."""
+
+EFFECTS = {
+    "SGD": "SGD hardly learns from gradients of that size.",
+    "Adam": "{name} normalizes them, but its eps and the clipped proportions still change its steps.",
+}
+"""The same for an optimizer with this in its name."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +56,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Evidence of such a clip in some steps only."""
     unscaled_at: str = ""
     """Line of a call that unscaled gradients which the program had changed since backward()."""
+    optimizer: str = ""
+    """Name of the optimizer, if the call showed it."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -75,7 +83,9 @@ def _event(state: State, event: Event) -> State:
     by_value = "max_norm" not in event.data and "clip_value" in event.data
     opened = state.opened.at(event.step, event.step)
     data = {name: truncated(value) for name, value in event.data.items()} if event.data.get("own") else {}
-    return replace(state, opened=opened, caller=caller, limit=limit, scale=scale, by_value=by_value, data=data)
+    optimizer = truncated(str(event.data.get("optimizer") or ""))
+    state = replace(state, opened=opened, caller=caller, limit=limit, scale=scale, optimizer=optimizer)
+    return replace(state, by_value=by_value, data=data)
 
 
 def _limit(event: Event) -> float:
@@ -124,7 +134,7 @@ def _conclude(state: State) -> Finding:
     remains = f"values of {remaining:.2g} remain" if state.by_value else f"a norm of {remaining:.2g} remains"
     own = None
     if state.data:
-        kept = f"It limits {limit} to {state.limit:g}; after the division, {remains}. {EFFECT}"
+        kept = f"It limits {limit} to {state.limit:g}; after the division, {remains}. {_effect(state)}"
         own = own_scaling.clip_before_unscale(state.scale, clip, kept)
     return Finding(
         verdict=VERDICT.id,
@@ -133,7 +143,8 @@ def _conclude(state: State) -> Finding:
         cause=own.cause
         if own
         else f"{clip} clips gradients that are still multiplied by the loss scale of {wording.scale(state.scale)}, so"
-        f" after unscaling they are far too small. It limits {limit} to {state.limit:g}; unscaled, {remains}. {EFFECT}",
+        f" after unscaling they are far too small. It limits {limit} to {state.limit:g}; unscaled, {remains}."
+        f" {_effect(state)}",
         fix=own.fix
         if own
         else f"Call scaler.unscale_(optimizer) before {clip}; the limit of {state.limit:g} then applies to the true"
@@ -167,7 +178,7 @@ def _unknown_place(state: State, remaining: float) -> Finding:
         title=f"Gradients are limited before {'they are unscaled' if state.own else 'unscale_'}",
         cause=f"The program limits the norm of gradients that are still multiplied by the loss scale of"
         f" {wording.scale(state.scale)}, so {after} they are far too small. {_observed(state)}; unscaled, a"
-        f" norm of {remaining:.2g} remains. {EFFECT}",
+        f" norm of {remaining:.2g} remains. {_effect(state)}",
         fix="Find the code that limits the gradients between backward() and step(), and divide the gradients by the"
         " scale before it."
         if state.own
@@ -177,6 +188,11 @@ def _unknown_place(state: State, remaining: float) -> Finding:
         evidence={"max_norm": state.limit, "scale": state.scale, "norm_left": remaining},
         **lifecycle_fields(state.opened),
     )
+
+
+def _effect(state: State) -> str:
+    found = next((effect for name, effect in EFFECTS.items() if name in state.optimizer), EFFECT)
+    return found.format(name=state.optimizer)
 
 
 def _observed(state: State) -> str:

@@ -25,7 +25,7 @@ from ammeter.verdicts.dynamics.spike_episode import (
 )
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.learning_rates import stating
+from ammeter.verdicts.framework.learning_rates import stating_jumps
 from ammeter.verdicts.framework.lifecycle import changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, Ints, View
@@ -48,7 +48,7 @@ REFERENCE_LOSSES = 16
 """Losses before a jump that are its reference: their median is constant even if batches differ by half."""
 
 
-@stating
+@stating_jumps
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     after = _rows(state, view) if len(view) else state
     return after, changed(_conclude, state, after)

@@ -148,14 +148,14 @@ def _read(state: State, reading: Part) -> State:
 
 def _conclude(state: State) -> Finding:
     part = next(part for part in state.parts if part.copy == state.reported_copy)
-    copy = f"the copy {part.copy}" if part.copy else ""
+    copy = f'the copy "{part.copy}"' if part.copy else ""
     subject = copy or "the weights"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The copy {part.copy} does not change"
+        title=f'The {part.dtype} copy "{part.copy}" does not change'
         if part.is_constant
-        else f"{wording.percent(part.share)} of the updates of {subject} are rounded away",
+        else f"{wording.percent(part.share)} of the updates of {subject} are rounded away in {part.dtype}",
         cause=_cause(part, copy),
         fix=_fix(part),
         tensor=part.tensor,
@@ -178,7 +178,7 @@ def _cause(part: Part, copy: str) -> str:
         f"Rounding removes updates of {subject}: in {part.dtype} a change of less than {limit} of a number has no"
         f" effect, so {'the copy hardly follows the weights' if copy else 'the weights hardly follow their gradients'}."
         f" {wording.percent(part.share)} of the elements that should have changed did not, the largest share"
-        f" in {part.tensor}."
+        f" in {part.tensor}.{' This is about the copy, not about the weights in training.' if copy else ''}"
     )
 
 
@@ -186,9 +186,10 @@ def _fix(part: Part) -> str:
     if part.copy:
         keep = "If it is an average, keep" if part.is_constant else "Keep"
         return (
-            f"{keep} {part.copy} in float32: copy.deepcopy(model).float(), updated with weight.float(), and restart it"
-            " from the current weights. An average with a decay of 0.999 changes by a thousandth of the difference,"
-            f" which is too little for {part.dtype}."
+            f'{keep} "{part.copy}" in float32: create it anew with copy.deepcopy(model).float() and update it with'
+            " weight.float(). A moving average (EMA) with a decay of 0.999 moves by a thousandth of its distance to the"
+            f" weights in each step; {part.dtype} drops a change below"
+            f" {MIN_RELATIVE_UPDATE.get(part.dtype, '1/512')} of a number."
         )
     return (
         f"Keep the weights in float32 (model.float()) and use torch.autocast(device, dtype=torch.{part.dtype}) for"

@@ -8,6 +8,9 @@ from ammeter.verdicts.framework import wording
 MAX_SCALED_NORM = 2.0**-14
 """Smallest normal float16. If the norm times the loss scale is below it, most elements round to zero."""
 
+MAX_USUAL_LOSS = 1.5
+"""Largest ratio of a loss to those before at which it is called hardly changed; batches differ by so much."""
+
 
 def title(state: State) -> str:
     if state.up:
@@ -33,12 +36,18 @@ def _rise(state: State) -> str:
     which = wording.of_loss(state.column)
     loss = ""
     if state.loss_known:
-        loss = f" The loss{which} was {state.loss:.4g} at that step and {state.loss_before:.4g} before."
+        losses = f"{state.loss:.4g} at that step and {state.loss_before:.4g} before"
+        is_usual = _is_loss_usual(state)
+        loss = f" The loss{which} hardly changed: {losses}." if is_usual else f" The loss{which} was {losses}."
     return (
         f"At step {state.first} the norm of the gradients jumped from about {state.usual:.3g} to as much as"
-        f" {state.norm:.3g} ({_ratio(state)} times). It was far above its usual range in"
-        f" {wording.count(state.far, 'reading')}.{largest}{loss}"
+        f" {state.norm:.3g}. It was far above its usual range in {wording.count(state.far, 'reading')}.{largest}{loss}"
     )
+
+
+def _is_loss_usual(state: State) -> bool:
+    """Whether the loss of the step was read, and is far from explaining the norm."""
+    return state.loss_known and 0 < state.loss_before and state.loss < MAX_USUAL_LOSS * state.loss_before
 
 
 def _fall(state: State) -> str:
@@ -59,15 +68,18 @@ def _is_lost_by_scale(state: State) -> bool:
 
 def _fix_rise(state: State) -> str:
     limit = (
-        f"The present clip at {state.clip:g} limits the size of the step, not its direction."
+        f"The clip at {state.clip:g} already limits the size of such steps, though not their direction."
         if state.clip
-        else f"Limit the norm: torch.nn.utils.clip_grad_norm_(model.parameters(), {2 * state.usual:.2g})."
+        else "Limit the size of such steps before optimizer.step():"
+        f" torch.nn.utils.clip_grad_norm_(model.parameters(), {2 * state.usual:.2g})."
     )
-    return (
-        f"Check the batch and the changes at step {state.first}: data, learning rate, a term of the loss. {limit} If"
-        f" the loss does not come down again, restore a checkpoint from before step {state.first}, leave that batch"
-        " out, and continue with a third of the learning rate."
+    suspects = (
+        "what makes gradients steep at a usual loss: a weight or a factor that the recorded loss lacks, or a division"
+        " by a very small number"
+        if _is_loss_usual(state)
+        else "damaged or mislabelled samples, and for a term of the loss that begins there"
     )
+    return f"Check the batches from step {state.first} on for {suspects}. {limit}"
 
 
 def _fix_fall(state: State) -> str:
@@ -78,6 +90,5 @@ def _fix_fall(state: State) -> str:
         )
     return (
         f"Check the changes at step {state.first}: a mask or a weight that makes the loss constant, a detach() or"
-        " no_grad() between the weights and the loss, or saturated activations. If the weights changed there, restore"
-        f" a checkpoint from before step {state.first}."
+        " no_grad() between the weights and the loss, or saturated activations."
     )

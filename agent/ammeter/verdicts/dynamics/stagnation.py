@@ -51,6 +51,9 @@ those of eight images do, it is their standard deviation: three times the chance
 MIN_LOSS = 1e-3
 """A loss below which nothing remains to be learnt."""
 
+MIN_USUAL_RATE = 1e-6
+"""Learning rate below which it is named as the cause: that of cautious fine-tuning is as large."""
+
 UNDONE = "weights.undone"
 
 MIN_NORM = 1e-3
@@ -87,6 +90,9 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     undone_at_opening: bool = False
     goes_on: bool = False
     """Whether the run had an earlier attempt, or steps before watch()."""
+    rate: float = math.nan
+    """The last learning rate that was read, and the one at opening."""
+    rate_at_opening: float = math.nan
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -117,7 +123,7 @@ def _rows(state: State, rows: View) -> State:
     if state.past:
         return state
     applied = rows.scalar("applied") > 0
-    losses, ratios = rows.loss(), rows.scalar("update_ratio")
+    losses, ratios, rates = rows.loss(), rows.scalar("update_ratio"), rows.scalar("optimizer_lr")
     counted = np.flatnonzero(applied & np.isfinite(losses))
     if not counted.size:
         return state
@@ -132,6 +138,8 @@ def _rows(state: State, rows: View) -> State:
         )
         if state.applied == MEDIAN_LOSSES:
             state = replace(state, first=_median(state.losses), reference_step=int(rows.steps[at]))
+        if len(known := np.flatnonzero(np.isfinite(rates[: at + 1]))):
+            state = replace(state, rate=float(rates[known[-1]]))
         is_read = at in read and state.applied > MIN_READING_STEPS
         if is_read:
             state = _with_reading(state, float(ratios[at]), float(rows.scalar("grad_norm")[at]))
@@ -191,6 +199,7 @@ def _decided(state: State, step: int) -> State:
         norm_at_opening=state.norm,
         steps=state.applied,
         undone_at_opening=state.undone,
+        rate_at_opening=state.rate,
     )
 
 
@@ -208,7 +217,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Neither the loss nor the weights change",
+        title=_title(state),
         cause=f"{_updates(state)} The median of {MEDIAN_LOSSES} losses{wording.of_loss(state.column)} is"
         f" {state.loss:.4g} after {state.steps} applied steps; at the beginning it was {state.first:.4g}.{norm}",
         fix=_fix(state),
@@ -217,15 +226,28 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def _title(state: State) -> str:
+    if state.undone_at_opening:
+        return "The program undoes each update: the weights stay what they were"
+    if _is_rate_small(state):
+        return f"The model does not learn: a learning rate of {state.rate_at_opening:.3g} hardly changes the weights"
+    return "The model does not learn: steps hardly change the weights"
+
+
+def _is_rate_small(state: State) -> bool:
+    return state.rate_at_opening < MIN_USUAL_RATE
+
+
 def _updates(state: State) -> str:
     if state.undone_at_opening:
         return (
             f"Steps are applied and change the weights by {state.ratio:.1g} of their norm, but before the next step the"
             " weights are again what they were before the last one: the program undoes each update."
         )
+    rate = f" The learning rate was {state.rate_at_opening:.3g} then." if math.isfinite(state.rate_at_opening) else ""
     return (
-        f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.1g} of their"
-        " norm, where about 0.001 is usual."
+        f"Steps are applied but hardly change the weights: a step changes them by {state.ratio:.2g} of their"
+        f" norm, where about 0.001 is usual.{rate}"
     )
 
 
@@ -247,18 +269,24 @@ def _fix(state: State) -> str:
             " averaged or a master copy; an average that is swapped in for the evaluation; a broadcast from a rank that"
             " does not train."
         )
+    known = math.isfinite(state.rate_at_opening)
     rate = (
-        "print optimizer.param_groups[0]['lr'] in the loop; a schedule that multiplies it twice, counts its warm-up in"
-        " the wrong unit or was never stepped leaves it this small"
+        f"{'' if known else 'print optimizer.param_groups[0][' + repr('lr') + '] in the loop; '}a schedule that"
+        " multiplies it twice, counts its warm-up in the wrong unit or was never stepped leaves it too small"
     )
     if state.norm_at_opening < MIN_NORM:
         return (
             "Find out why the gradients are so small: a loss that is divided twice (by the scale, by the number of"
             " micro-batches or of tokens), a clip of scaled gradients, or a mask that excludes nearly everything. If"
-            f" they are meant to be so small, {rate}."
+            f" they are meant to be so small, check the learning rate: {rate}."
         )
     times = float(f"{0.001 / max(state.ratio, 1e-12):.1g}")
     unread = "" if math.isfinite(state.norm_at_opening) else " The gradients were not read."
+    if known and _is_rate_small(state):
+        return (
+            f"Raise the learning rate, about {times:,.0f}-fold by the size of the updates.{unread}"
+            f" {wording.sentence(rate)}."
+        )
     return (
         f"Check the learning rate: {rate}. About {times:,.0f} times as much would be usual.{unread} If it is right,"
         " check that the optimizer was created from the trained weights, after model.to(...), and not from a copy."
@@ -270,7 +298,7 @@ VERDICT = Verdict(
     severity="ticket",
     title="No progress from the start",
     question="Do applied steps change neither the loss nor the weights, since the run began?",
-    columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm"),
+    columns=("applied", "loss", "loss_backward", "update_ratio", "grad_norm", "optimizer_lr"),
     events=(UNDONE, "weights.census", "checkpoint.restored", "optimizer.restored", "scaler.restored"),
     needs=(Readings("applied", MIN_STEPS), Readings("update_ratio", MIN_READINGS, within=500)),
     state=State,

@@ -116,16 +116,17 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Trainer and sampler part: {state.name} rises to {state.value:.3g}",
+        title=f"The sampler no longer has the trainer's policy: {state.name} rises to {state.value:.3g}",
         cause=(
-            f"The {what} between the policy that is trained and the one that samples, logged as {state.name}, was"
-            f" {start:.3g} in the median of the {FIRST_VALUES} values at the start, and is {state.value:.3g}"
-            f" {state.opened.since}{times}.{least} The samples then come from another policy than the one whose"
-            " gradients are computed."
+            f"The {what} between the policy that is trained and the one that samples, logged as {state.name}, is"
+            f" {state.value:.3g} {state.opened.since}{times} as at the start ({start:.3g}, the median of"
+            f" {FIRST_VALUES} values).{least} So the samples come from another policy than the one whose gradients are"
+            " computed."
         ),
-        fix="Compute both in the same dtype, with the head and the softmax in float32, and check that each update of"
-        " the weights reaches the sampler. Use log-probabilities that the trainer recomputes for the old policy, and"
-        " weight samples by the ratio of both, limited to 2 (truncated importance sampling), until they agree.",
+        fix=f"Check first that updates of the weights still reach the sampler: the difference grew at step"
+        f" {state.opened.first}, and rounding alone would be there from the start. Then compare the dtypes on both"
+        " sides at that step, and compute the head and the softmax in float32 on both. Until they agree, weight each"
+        " sample by the ratio of the two probabilities, limited to 2 (truncated importance sampling).",
         evidence={"metric": state.name, "unit": unit, "at_start": start, "value": state.value, "values": IN_A_ROW},
         **lifecycle_fields(state.opened),
     )
@@ -134,8 +135,8 @@ def _conclude(state: State) -> Finding:
 VERDICT = Verdict(
     id="rollout-mismatch",
     severity="ticket",
-    title="Trainer and sampler part",
-    question="Do the policy that is trained and the one that samples part, by a difference that the program logs?",
+    title="Trainer and sampler differ",
+    question="Does the policy that samples move away from the trained one, by a difference that the program logs?",
     columns=(),
     events=("values.logged",),
     state=State,

@@ -14,6 +14,9 @@ LOGGED, OUTPUT = "logged", "output"
 
 HALF = {"float16": "ends at 65504", "bfloat16": "has 8 significant bits"}
 
+LARGE_INPUT = 16.0
+"""Largest input of a module from which an overflow in float16 is a suspect: products of 256 such numbers reach it."""
+
 
 class Validation(msgspec.Struct, frozen=True, array_like=True):
     """A validation with NaN or Inf.
@@ -65,8 +68,15 @@ class Validation(msgspec.Struct, frozen=True, array_like=True):
 def title(found: Validation, opened: Lifecycle) -> str:
     if found.source == LOGGED:
         return f"{found.name} is {wording.number(found.value)} {opened.since}, and the training loss is finite"
-    what = "loss" if found.data.get("is_loss") else "output"
-    return f"The model's {what} in evaluation is {found.data.get('value') or 'NaN'} {opened.since}"
+    origin, what = found.origin, "loss" if found.data.get("is_loss") else "output"
+    if origin.get("kind") == "forward" and origin.get("module"):
+        return f"{origin['module']} returns {_amount(origin)} in evaluation, so the {what} is {_values(found.data)}"
+    return f"The model's {what} in evaluation is {_values(found.data)} {opened.since}"
+
+
+def _amount(origin: dict[str, Any]) -> str:
+    """Returns 'NaN', 'Inf' or 'NaN and Inf'; an event of an earlier agent counts neither."""
+    return " and ".join(word for name, word in (("nans", "NaN"), ("infs", "Inf")) if origin.get(name)) or "NaN or Inf"
 
 
 def cause(found: Validation, opened: Lifecycle, losses: int, finite_since: int, outputs_finite: int) -> str:
@@ -77,19 +87,24 @@ def cause(found: Validation, opened: Lifecycle, losses: int, finite_since: int, 
     )
     if found.source == LOGGED:
         return (
-            f"The program logged {found.name}={wording.number(found.value)} {opened.since}. The training goes on:"
-            f" {training}.{_of_outputs(outputs_finite)}"
+            f"The program logged {found.name}={wording.number(found.value)} {opened.since}. The training is not"
+            f" affected so far: {training}.{_of_outputs(outputs_finite)}"
         )
     data = found.data
-    what = "losses that the model returned" if data.get("is_loss") else "outputs of the model"
+    what = "losses" if data.get("is_loss") else "outputs"
     mode = "in eval mode" if data.get("eval") else "without gradients, in training mode"
     caller = f" at {data['caller']}" if data.get("caller") else ""
     logged = f" The program logged {found.name}={wording.number(found.value)}." if found.name else ""
     return (
-        f"In the evaluation after step {opened.first}{caller}, {data.get('nonfinite')} of the {data.get('read')} {what}"
-        f" that were read contained {_values(data)} ({_computed(data)}; {mode}). The training goes on: {training}."
-        f"{logged}{_weights(found)}{_of_origin(found)}"
+        f"{_of_origin(found)}In the evaluation after step {opened.first}{caller}, {_share(data)} {what} of the model"
+        f" contained {_values(data)} ({_computed(data)}; {mode}). The training is not affected so far: {training}."
+        f"{logged}{_weights(found)}"
     )
+
+
+def _share(data: dict[str, Any]) -> str:
+    read, bad = data.get("read"), data.get("nonfinite")
+    return f"all {read}" if read == bad and read != 1 else f"{bad} of {read}"
 
 
 def _values(data: dict[str, Any]) -> str:
@@ -125,18 +140,18 @@ def _weights(found: Validation) -> str:
 def _of_origin(found: Validation) -> str:
     origin = found.origin
     most = f"finite, at most {origin['absmax']:.4g}" if isinstance(origin.get("absmax"), float) else "finite"
-    place = origin.get("module") or "the model's own code"
+    place = origin.get("module") or "The model's own code"
     if origin.get("kind") == "input":
-        return f" The argument {origin.get('input') or 'of the model'} contained NaN or Inf already."
+        return f"The argument {origin.get('input') or 'of the model'} contained NaN or Inf already. "
     if origin.get("kind") == "weights":
         kind = "a buffer" if origin.get("buffer") else "a weight"
-        return f" {origin.get('tensor')}, {kind}, contains NaN or Inf."
+        return f"{origin.get('tensor')}, {kind}, contains NaN or Inf. "
     if origin.get("kind") == "forward":
         kind = ", ".join(str(origin[name]) for name in ("class", "dtype") if origin.get(name))
         amounts = " and ".join(
             f"{origin[name]} {word}" for name, word in (("nans", "NaN"), ("infs", "Inf")) if origin.get(name)
         )
-        return f" The output of {place} ({kind}) has {amounts}; its inputs are {most}."
+        return f"{place} ({kind}) returned {amounts} from inputs that are {most}. "
     return ""
 
 
@@ -160,10 +175,14 @@ def fix(found: Validation, outputs_finite: int) -> str:
         )
     if origin.get("kind") == "forward":
         place = origin.get("module") or "the model"
-        float32 = " Run it in float32 there if its numbers are large." if origin.get("dtype") in HALF else ""
+        is_large = isinstance(origin.get("absmax"), float) and origin["absmax"] >= LARGE_INPUT
+        float32 = ""
+        if origin.get("dtype") == "float16" and is_large:
+            float32 = f" Its inputs reach {origin['absmax']:.4g}: run it in float32, in case it overflows in float16."
+        branch = "its branch on self.training, and " if found.data.get("eval") else ""
         return (
-            f"Compare {place} in train() and in eval(): look for a branch on self.training, a division by a count or a"
-            f" running value that may be zero, and a batch that the training does not have.{float32}"
+            f"Look into the forward() of {place} for what differs in evaluation: {branch}a division by a count or a"
+            f" running value that is zero there.{float32}"
         )
     if found.source == LOGGED and outputs_finite < 0:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -33,6 +34,9 @@ MAX_CHANGES = 48
 MIN_STEADY_STEPS = 10
 """Steps for which readings must have been the same for a rate to be called steady."""
 
+MAX_STEPS_SINCE_JUMP = 20
+"""Steps within which a symptom of a few steps, such as a spike, may follow from a jump of the rate."""
+
 
 class Stated(msgspec.Struct, frozen=True, array_like=True):
     """What is stated of one symptom.
@@ -41,6 +45,7 @@ class Stated(msgspec.Struct, frozen=True, array_like=True):
         first: the first step of the symptom.
         rate, step: the last change before the symptom; a step of -1 if no rate was read.
         other, other_step: the rate that is furthest from it in the steps before.
+        is_jump: whether the rate changed from `other` at once, after it had been steady.
     """
 
     first: int = -1
@@ -48,6 +53,7 @@ class Stated(msgspec.Struct, frozen=True, array_like=True):
     step: int = -1
     other: float = math.nan
     other_step: int = -1
+    is_jump: bool = False
 
 
 class Rates(msgspec.Struct, frozen=True, array_like=True):
@@ -89,8 +95,14 @@ class State(Protocol):
 Judge = Callable[[Any, View], tuple[Any, Finding | None]]
 
 
-def stating(judge: Judge) -> Judge:
-    """Adds the learning rate to the findings of a verdict, whose state has `rates` and `opened`."""
+def stating(judge: Judge, *, jumps_only: bool = False) -> Judge:
+    """Adds the learning rate to the findings of a verdict, whose state has `rates` and `opened`.
+
+    Args:
+        judge: The verdict's judge.
+        jumps_only: Whether a gradual change, as in a warm-up, has nothing to do with the symptom. The evidence has it
+            nevertheless.
+    """
 
     def judged(state: State, view: View) -> tuple[Any, Finding | None]:
         after, finding = judge(state, view)
@@ -101,9 +113,12 @@ def stating(judge: Judge) -> Judge:
             rates = rates.add(view)
         if rates is not after.rates:
             after = msgspec.structs.replace(after, rates=rates)
-        return after, None if finding is None else _with_rate(finding, rates.stated)
+        return after, None if finding is None else _with_rate(finding, rates.stated, jumps_only)
 
     return judged
+
+
+stating_jumps = partial(stating, jumps_only=True)
 
 
 def _is_near(rate: Any, other: float) -> Any:
@@ -117,7 +132,8 @@ def _stated(changes: tuple[tuple[int, float], ...], first: int) -> Stated:
     step, rate = before[-1]
     window = list(_in_window(before, first))
     other_step, other = max(window, key=lambda change: _distance(change[1], rate))
-    return Stated(first, rate, step, other, other_step)
+    is_jump = len(before) > 1 and before[-2] == (other_step, other) and step - other_step >= MIN_STEADY_STEPS
+    return Stated(first, rate, step, other, other_step, is_jump)
 
 
 def _in_window(before: list[tuple[int, float]], first: int) -> Iterator[tuple[int, float]]:
@@ -132,23 +148,23 @@ def _distance(rate: float, other: float) -> float:
     return abs(math.log(rate / other)) if rate > 0 and other > 0 else math.inf
 
 
-def _with_rate(finding: Finding, stated: Stated) -> Finding:
+def _with_rate(finding: Finding, stated: Stated, jumps_only: bool) -> Finding:
     if stated.step < 0 or stated.first != finding.first_step:
         return finding
     evidence = {"learning_rate": stated.rate, "learning_rate_step": stated.step}
     if _distance(stated.other, stated.rate) >= math.log(LARGE_CHANGE):
         moved = "rose" if stated.rate > stated.other else "fell"
-        begin, steps = max(stated.other_step, finding.first_step - WINDOW_STEPS), finding.first_step
-        text = (
-            f" The learning rate {moved} from {stated.other:.3g} to {stated.rate:.3g} in the {steps - begin} steps"
-            f" before step {finding.first_step}, at last in step {stated.step}."
-        )
+        begin = max(stated.other_step, finding.first_step - WINDOW_STEPS)
+        since = "" if stated.is_jump else f" at step {begin}"
+        text = f" The learning rate {moved} from {stated.other:.3g}{since} to {stated.rate:.3g} at step {stated.step}."
+        if jumps_only and not (stated.is_jump and finding.first_step - stated.step <= MAX_STEPS_SINCE_JUMP):
+            text = ""
         evidence |= {"learning_rate_before": stated.other, "learning_rate_before_step": begin}
     elif stated.step <= finding.first_step - MIN_STEADY_STEPS:
         steps = min(WINDOW_STEPS, finding.first_step - stated.step)
         text = (
-            f" In the readings of the {steps} steps before step {finding.first_step} the learning rate stayed near"
-            f" {stated.rate:.3g}."
+            f" The learning rate stayed near {stated.rate:.3g} in the readings of the {steps} steps before step"
+            f" {finding.first_step}."
         )
     else:
         return msgspec.structs.replace(finding, evidence={**finding.evidence, **evidence})

@@ -44,6 +44,11 @@ def earlier(step: int) -> str:
     return f"a checkpoint from before step {step}" if step > 0 else "the state that this run started from"
 
 
+def baseline(name: str) -> str:
+    """Returns 'the baseline' with its name; a run named baseline must not read as a repeated word."""
+    return f'the baseline (run "{name}")' if name else "the baseline"
+
+
 def of_loss(column: str) -> str:
     """Returns ' of gan.py:41' for one of several losses, '' for a run's only loss."""
     place = column.partition("@")[2][:200]

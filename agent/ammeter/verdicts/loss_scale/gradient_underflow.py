@@ -205,7 +205,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{wording.percent(state.share)} of the gradient underflows in float16",
+        title=_title(state, spare),
         cause=_cause(state, constant),
         fix=_fix(state, spare),
         tensor=state.tensor or None,
@@ -215,13 +215,20 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def _title(state: State, spare: float | None) -> str:
+    share = f"{wording.percent(state.share)} of the gradient underflows"
+    if state.scaled and _better_scale(state, spare) is not None:
+        return f"A loss scale of {wording.scale(state.scale)} is too low: {share}"
+    return f"{share} in float16"
+
+
 def _cause(state: State, constant: bool) -> str:
     history = f" The loss scale was {wording.scale(state.scale)} in all steps so far." if constant else ""
     at = f" at a loss scale of {wording.scale(state.scale)}" if state.scaled else " without a loss scale"
     whose = f"the elements of their average over {state.ranks} ranks" if state.averaged else "their elements"
     return (
         f"Gradients underflow in float16{at}: {wording.percent(state.share)} of {whose} are below 2^-14,"
-        f" the smallest normal float16, and have lost precision; {wording.percent(state.zeros)} are zero. The largest"
+        f" the smallest normal float16, and have lost precision: {wording.percent(state.zeros)} are zero. The largest"
         f" share is in {state.tensor}.{history}"
     )
 
@@ -251,14 +258,14 @@ def _fix(state: State, spare: float | None) -> str:
             f" largest gradient leaves {max(spare or 0.0, 0.0):.1f} bits below 65504, too few for a higher scale."
         )
     reason = (
-        f"the largest scaled gradient is {state.peak:.3g}, which leaves {spare:.0f} bits below 65504"
+        f"the largest gradient, {state.peak:.3g} at a scale of {state.scale:g}, becomes"
+        f" {wording.figure(state.peak * better / state.scale)} there; float16 ends at 65504"
         if spare is not None
         else "no gradient was left to measure, and this is PyTorch's default"
     )
-    value = f"{better:.0f}" if better >= 1 else f"{better:g}"
     return (
-        f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}), which is {value}, with growth_interval=2000:"
-        f" {reason}. Alternatively use dtype=torch.bfloat16 in autocast, which needs no scaler."
+        f"Use GradScaler(init_scale=2.0**{int(math.log2(better))}, growth_interval=2000): {reason}. Or use"
+        " dtype=torch.bfloat16 in autocast, which needs no scaler."
     )
 
 

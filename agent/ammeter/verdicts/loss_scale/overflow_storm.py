@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import FLOAT16_MAX
-from ammeter.verdicts.framework.learning_rates import Rates, stating
+from ammeter.verdicts.framework.learning_rates import Rates, stating_jumps
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
 
@@ -75,7 +75,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     the growth interval."""
 
 
-@stating
+@stating_jumps
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     after = _rows(state, view) if len(view) else state
     return after, changed(_conclude, state, after)
@@ -180,7 +180,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{wording.percent(share)} of the steps are skipped",
+        title=_title(state),
         cause=f"{_why(state)}: {skipped} of {applied + skipped} steps were skipped {state.opened.since}, at scales of"
         f" up to {wording.scale(top)}. {_unlikely(state)}{_levels(state)}",
         fix=_fix(state, tolerated, spare),
@@ -199,15 +199,29 @@ def _conclude(state: State) -> Finding:
     )
 
 
+def _title(state: State) -> str:
+    if _skips_with_room(state):
+        return f"{wording.count(state.steps_skipped, 'step')} skipped, though the loss scale leaves room"
+    if state.factor <= 1:
+        return "Steps are skipped because the loss scale does not fall"
+    if state.factor > MAX_GROWTH_FACTOR:
+        return "Steps are skipped because the loss scale jumps too high"
+    return f"Steps are skipped because the loss scale grows {_growth(state)}"
+
+
+def _growth(state: State) -> str:
+    """Returns '2-fold after every 20 applied steps'; a scale without a growth tracker has no known interval."""
+    steps = "applied step" if state.interval == 1 else f"{state.interval} applied steps"
+    return f"{state.factor:g}-fold" + (f" after every {steps}" if state.interval else "")
+
+
 def _why(state: State) -> str:
     overflow = "" if _skips_with_room(state) else ", too high for the gradients, which then overflow"
     if state.factor <= 1:
         return "The loss scale does not fall after a skipped step"
     if state.factor > MAX_GROWTH_FACTOR:
         return f"The loss scale rises by a factor of up to 2^{math.log2(state.factor):.0f} in one step{overflow}"
-    steps = "applied step" if state.interval == 1 else f"{state.interval} applied steps"
-    every = f" after every {steps}" if state.interval else ""
-    return f"The loss scale grows {state.factor:g}-fold{every}{overflow}"
+    return f"The loss scale grows {_growth(state)}{overflow}"
 
 
 def _skips_with_room(state: State) -> int:
@@ -235,10 +249,13 @@ def _unlikely(state: State) -> str:
 def _fix(state: State, tolerated: float, spare: float | None) -> str:
     exponent = math.floor(math.log2(tolerated)) if tolerated > 0 else 0
     factor = ", growth_factor=2.0" if state.factor > 2 else ""
-    headroom = f" At that scale the largest gradient leaves {spare:.1f} bits below 65504." if spare is not None else ""
+    headroom = ""
+    if spare is not None:
+        headroom = f" At {2.0**exponent:g} the largest gradient that was read becomes"
+        headroom += f" {wording.figure(2.0**exponent * state.peak)}; float16 ends at 65504."
     remedy = (
-        f"use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000): it starts at"
-        f" {2.0**exponent:g} and tries a higher scale once in 2000 steps.{headroom}"
+        f"use GradScaler(init_scale=2.0**{exponent}{factor}, growth_interval=2000), which tries a higher scale once in"
+        f" 2000 steps and halves it when a gradient overflows.{headroom}"
     )
     if state.factor > MAX_GROWTH_FACTOR:
         call = "scaler.update(new_scale=...)"
@@ -271,7 +288,8 @@ def _levels(state: State) -> str:
     if clean is None:
         return "At each scale that was tried more than one step in ten was skipped."
     last = "the last " if state.dropped else ""
-    skipped = f"{clean.skipped} of {last}{clean.applied + clean.skipped} steps were skipped"
+    were = "were" if clean.skipped != 1 else "was"
+    skipped = f"{clean.skipped or 'none'} of {last}{clean.applied + clean.skipped} steps {were} skipped"
     if _skips_with_room(state):
         return f"At {wording.scale(clean.scale)} {skipped}."
     return f"At {wording.scale(clean.scale)} {skipped}, so the gradients tolerate about that scale."

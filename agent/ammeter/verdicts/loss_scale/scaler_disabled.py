@@ -17,12 +17,13 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The GradScaler of a float16 run is disabled",
+        title="The GradScaler of a float16 run is disabled: small gradients become zero",
         cause=f"The GradScaler{where} {_why(device, below)}, while the forward pass runs in float16 autocast on"
         f" {' and '.join(below)}. A disabled scaler does not scale the loss, so gradients below 2^-24 become zero, and"
         " does not skip steps with Inf.",
-        fix=f"Create it for the device that trains, scaler = torch.amp.GradScaler('{below[0]}'), and check that"
-        " scaler.is_enabled() is True. Alternatively use dtype=torch.bfloat16 in autocast, which needs no scaler.",
+        fix=f"Create the scaler{' that is' + where if where else ''} as torch.amp.GradScaler('{below[0]}'), without"
+        " enabled=False; scaler.is_enabled() is True then. Or use dtype=torch.bfloat16 in autocast, which needs no"
+        " scaler.",
         caller=caller,
         evidence={"scaler_device": device or None, "float16_on": below},
         **lifecycle_fields(state.opened),

@@ -13,21 +13,22 @@ def test_settings_that_differ_are_named_with_both_values() -> None:
     finding = judged(course(config=other), course())["not-comparable"]
     check_words(finding)
     assert ("ticket", 0, 199) == (finding.severity, finding.first_step, finding.last_step)
-    assert "differ in 2 settings besides precision: batch is 4 against 8; model.width is 128 against 64." in (
-        finding.cause
+    assert (
+        "in 2 settings besides precision: it has batch 4, model.width 128; the baseline has batch 8, model.width 64."
+        in (finding.cause)
     )
-    assert "--ignore batch,model.width" in finding.fix
+    assert "baseline_ignore=batch,model.width." in finding.fix
     assert "The baseline differs in more than precision: batch, model.width" == finding.title
 
 
 def test_a_setting_that_only_one_of_them_has_is_one() -> None:
     finding = judged(course(config={**CONFIG, "dropout": 0.1}), course())["not-comparable"]
-    assert "1 setting besides precision: dropout is 0.1 against not set" in finding.cause
+    assert "1 setting besides precision: it has dropout 0.1; the baseline has dropout not set" in finding.cause
 
 
 def test_where_it_ran_counts_too() -> None:
     finding = judged(course(world_size=4), course())["not-comparable"]
-    assert "world_size is 4 against 1" in finding.cause
+    assert "it has world_size 4; the baseline has world_size 1" in finding.cause
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_settings_of_a_framework_that_change_a_step_are_named(change: dict[str, 
     mine, theirs = ({**CONFIG, "framework": {**HANDED_OVER, **own}} for own in (change, {}))
     finding = judged(course(config=mine), course(config=theirs))["not-comparable"]
     (name,) = change
-    assert f"framework.{name} is" in finding.cause
+    assert f"framework.{name} " in finding.cause
     assert compared in finding.cause.partition("Still compared")[2]
 
 

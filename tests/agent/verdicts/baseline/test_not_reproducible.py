@@ -17,7 +17,7 @@ def test_the_first_loss_that_differs_in_its_last_bit_is_named() -> None:
     finding = judged(twin, course(name="monday"))["not-reproducible"]
     check_words(finding)
     assert ("ticket", 30, 30) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "has the seed (0) and the settings of monday" in finding.cause
+    assert 'has the seed (0) and the settings of the baseline (run "monday")' in finding.cause
     assert "at step 30 its loss is 2.03225827 instead of 2.03225803" in finding.cause
     assert "all earlier losses of both runs are equal to the bit" in finding.cause
     assert "torch.use_deterministic_algorithms(True)" in finding.fix

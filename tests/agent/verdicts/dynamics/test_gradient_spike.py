@@ -245,7 +245,7 @@ def test_its_words_have_the_step_the_norms_the_tensor_and_a_limit() -> None:
 def test_where_the_program_clips_no_limit_is_asked_for() -> None:
     stream = stepped(np.full(80, 0.5), clip_max=1.0)
     fix = found(stream.good(norm=50.0, clip_max=1.0).good(norm=60.0).good(norm=70.0)).fix
-    assert "The present clip at 1 limits the size of the step, not its direction." in fix
+    assert "The clip at 1 already limits the size of such steps" in fix
     assert "clip_grad_norm_" not in fix
 
 

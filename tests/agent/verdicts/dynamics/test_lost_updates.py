@@ -66,7 +66,7 @@ def test_three_readings_with_less_end_it() -> None:
 
 def test_its_words_for_weights_say_what_the_dtype_can_hold() -> None:
     finding = found(frozen(30))
-    assert "90 % of the updates of the weights are rounded away" == finding.title
+    assert "90 % of the updates of the weights are rounded away in bfloat16" == finding.title
     assert "in bfloat16 a change of less than 1/512 of a number has no effect" in finding.cause
     assert "the weights hardly follow their gradients." in finding.cause
     assert (
@@ -78,9 +78,9 @@ def test_its_words_for_weights_say_what_the_dtype_can_hold() -> None:
 
 def test_its_words_for_a_copy_name_it() -> None:
     finding = found(frozen(30, share=0.98, tensors=AVERAGED))
-    assert "98 % of the updates of the copy ema are rounded away" == finding.title
+    assert '98 % of the updates of the copy "ema" are rounded away in bfloat16' == finding.title
     assert "the copy hardly follows the weights." in finding.cause
-    assert "Keep ema in float32" in finding.fix
+    assert 'Keep "ema" in float32' in finding.fix
     assert ("ema", "ema.embed.weight") == (finding.evidence["copy"], finding.tensor)
 
 
@@ -122,7 +122,7 @@ def test_a_real_average_is_named_in_bfloat16_and_not_in_float32(
 
 def test_a_copy_that_does_not_change_at_all_may_also_be_replaced_rarely() -> None:
     finding = found(frozen(30, share=1.0, tensors=AVERAGED))
-    assert "The copy ema does not change" == finding.title
+    assert 'The bfloat16 copy "ema" does not change' == finding.title
     assert "If the program updates it in each step, rounding removes the updates" in finding.cause
     assert "A copy that the program replaces rarely looks the same." in finding.cause
-    assert finding.fix.startswith("If it is an average, keep ema in float32")
+    assert finding.fix.startswith('If it is an average, keep "ema" in float32')

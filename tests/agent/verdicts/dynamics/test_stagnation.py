@@ -94,13 +94,16 @@ def test_three_readings_that_move_the_weights_end_it() -> None:
 
 def test_its_words_tell_a_small_rate_from_small_gradients() -> None:
     finding = found(still(300))
-    assert "Neither the loss nor the weights change" == finding.title
+    assert "The model does not learn: steps hardly change the weights" == finding.title
     assert "The median of 32 losses is 4.8 after 200 applied steps; at the beginning it was 4.8." in finding.cause
     assert "a step changes them by 1e-07 of their norm" in finding.cause
     assert "The gradients have a norm of 1." in finding.cause
     assert "Check the learning rate: print" in finding.fix
     assert "About 10,000 times as much would be usual." in finding.fix
     assert "Find out why the gradients are so small" in found(still(300, norm=1e-5)).fix
+    finding = found(still(300, optimizer_lr=2e-9))
+    assert "The model does not learn: a learning rate of 2e-09 hardly changes the weights" == finding.title
+    assert finding.fix.startswith("Raise the learning rate, about 10,000-fold")
 
 
 def test_it_is_what_came_of_a_clip_before_unscaling() -> None:

@@ -52,7 +52,7 @@ def test_ten_finite_losses_after_the_evaluation_open_it_with_the_module() -> Non
     finding = findings(nonfinite_validation())[NAME]
     assert ("ticket", 29, 30 + FINITE_LOSSES) == (finding.severity, finding.first_step, finding.opened_step)
     assert ("blocks.1.act", "loop/train.py:77") == (finding.module, finding.caller)
-    assert "The output of blocks.1.act (Act, float32) has 3 NaN; its inputs are finite, at most 2." in finding.cause
+    assert "blocks.1.act (Act, float32) returned 3 NaN from inputs that are finite, at most 2." in finding.cause
     assert "10 losses of applied steps after it were finite." in finding.cause
 
 

@@ -30,9 +30,9 @@ def test_it_gives_the_scale_that_the_gradients_bear_and_how_the_scaler_is_set() 
     finding = found(sawtooth(good=5, times=12))
     assert "12 of 72 steps were skipped since step 30, at scales of up to" in finding.cause
     assert "The loss scale grows 2-fold after every 5 applied steps" in finding.cause
-    assert "At 8192 (2^13) 0 of 60 steps were skipped, so the gradients tolerate about that scale." in finding.cause
-    assert "GradScaler(init_scale=2.0**13, growth_interval=2000): it starts at 8192" in finding.fix
-    assert "2.0 bits below 65504" in finding.fix
+    assert "At 8192 (2^13) none of 60 steps were skipped, so the gradients tolerate about that scale." in finding.cause
+    assert "GradScaler(init_scale=2.0**13, growth_interval=2000), which tries a higher scale" in finding.fix
+    assert "becomes 16400; float16 ends at 65504" in finding.fix
     assert 5 == finding.evidence["growth_interval"]
     assert 8192 == finding.evidence["bearable_scale"]
 

@@ -119,10 +119,7 @@ VETTED: dict[str, tuple[tuple[str, Evidence], ...]] = {
     "resume-mismatch": (
         (r"started from zero, so the first steps have", lambda finding: bool(number(finding, "state_elements"))),
     ),
-    "checkpoint-incomplete": (
-        (r"moments restart from zero and the first steps have the wrong size", told),
-        (r"weights in half precision only", has("weights")),
-    ),
+    "checkpoint-incomplete": ((r"weights in half precision only", has("weights")),),
     "run-lost": ((r"before its first step", lambda finding: number(finding, "last_step") == -1),),
     "scale-collapse": ((r"the first of these scales", has("scale_from")),),
     "not-reproducible": ((r"from the first step on", lambda finding: finding.evidence.get("step") == 0),),

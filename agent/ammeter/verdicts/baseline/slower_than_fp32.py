@@ -39,7 +39,7 @@ def _conclude(pair: RunComparison, speed: Speed) -> Finding:
         severity="ticket",
         title=f"Training takes {speed.ratio:.2f} times as long as in the float32 baseline",
         cause=_cause(pair, speed, only),
-        fix=_fix(str(dtype), little),
+        fix=_fix(pair, str(dtype), little),
         first_step=speed.first,
         opened_step=speed.last,
         last_step=speed.last,
@@ -50,9 +50,9 @@ def _conclude(pair: RunComparison, speed: Speed) -> Finding:
 def _cause(pair: RunComparison, speed: Speed, only: str) -> str:
     dtype = pair.run.precision
     return (
-        f"Training in {dtype} is slower than the float32 baseline {pair.baseline.name}".rstrip()
-        + f": a {speed.per} takes {_duration(speed.run)} against {_duration(speed.baseline)}, the medians of the same"
-        f" {wording.count(speed.steps, 'step')} of both runs, from step {speed.first} to {speed.last}.{only}"
+        f"Training in {dtype} is slower than {wording.baseline(pair.baseline.name)} in float32: a {speed.per} takes"
+        f" {_duration(speed.run)} against {_duration(speed.baseline)}, the medians of steps {speed.first} to"
+        f" {speed.last} of both runs.{only}"
     )
 
 
@@ -68,18 +68,18 @@ def _evidence(pair: RunComparison, speed: Speed, share: float | None) -> dict[st
     }
 
 
-def _fix(dtype: str, little: bool) -> str:
-    first = (
-        "Move the matrix products into autocast: search the program for .float(), autocast(enabled=False) and custom"
-        " autograd Functions."
-        if little
-        else "Remove work that the baseline does not do: torch.autograd.set_detect_anomaly(True), NaN checks of every"
-        " gradient, .item() in each step, and casts in the program."
-    )
+def _fix(pair: RunComparison, dtype: str, little: bool) -> str:
+    if little:
+        return (
+            "Move the matrix products into autocast: search the program for .float(), autocast(enabled=False) and"
+            " custom autograd Functions."
+        )
+    on_cpu = "device" in pair.run.environment and "cuda" not in pair.run.environment
+    gain = f"a CPU without instructions for {dtype} gains nothing from it" if on_cpu else "a small model gains little"
     return (
-        f"{first} Compare torch.profiler traces of ten steps of both runs to find the additional calls. If there are"
-        f" none, the model is too small to benefit from {dtype}, or the device has no hardware support for it: use a"
-        " larger batch, or stay with float32."
+        f"Compare torch.profiler traces of ten steps of both runs, and remove the calls that the baseline lacks: look"
+        " for torch.autograd.set_detect_anomaly(True), NaN checks of every gradient, .item() in each step, and casts."
+        f" If there are none, stay with float32: {gain}."
     )
 
 

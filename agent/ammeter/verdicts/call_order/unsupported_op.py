@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
@@ -38,8 +39,8 @@ def _rejected(data: dict[str, Any]) -> Words:
     message = _message(data)
     at = f" at {data['caller']}" if data.get("caller") else ""
     return (
-        f"An operator does not support {' with '.join(given)}",
-        f"An operator{_place(data)} raised in the {_pass(data)} pass because its inputs were {' and '.join(given)}"
+        f"{_op(data) or 'An operator'} does not support {' with '.join(given)}",
+        f"{_subject(data)} raised in the {_pass(data)} pass because its inputs were {' and '.join(given)}"
         f"{reason}{f': {message}' if message else ''}.",
         _fix(given, at, backward=bool(data.get("backward")), of_criterion=message.startswith("Found dtype")),
     )
@@ -86,6 +87,19 @@ def _place(data: dict[str, Any]) -> str:
     return f"{''.join(known)}{called}"
 
 
+def _op(data: dict[str, Any]) -> str:
+    """Returns the operator's name; empty if only the function around it is known."""
+    op = str(data.get("op") or "")
+    return "" if op in METHODS else op
+
+
+def _subject(data: dict[str, Any]) -> str:
+    if not _op(data):
+        return f"An operator{_place(data)}"
+    known = (f" {word} {data[name]}" for word, name in (("in", "module"), ("at", "caller")) if data.get(name))
+    return f"{_op(data)}{''.join(known)}"
+
+
 def _pass(data: dict[str, Any]) -> str:
     return "backward" if data.get("backward") else "forward"
 
@@ -114,7 +128,7 @@ def _fix(given: list[str], at: str, *, backward: bool, of_criterion: bool) -> st
             f" tensors{at}."
         )
     if len(given) > 1:
-        return f"Cast the inputs of the operator{at} to one dtype, such as x.to(weight.dtype); {custom}."
+        return f"Cast the inputs{at} to one dtype, such as x.to(weight.dtype). {wording.sentence(custom)}."
     return (
         f"Run the operator{at} in float32: inside with torch.autocast(device_type, enabled=False), with .float() on its"
         f" inputs; {custom}."

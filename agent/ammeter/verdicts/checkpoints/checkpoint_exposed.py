@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from ammeter.verdicts.framework.finding import Finding, Verdict
@@ -34,17 +35,17 @@ def _conclude(state: SingleEventState) -> Finding:
     path, mode = str(state.data.get("path") or "?"), str(state.data.get("mode") or "unknown")
     who = str(state.data.get("by") or "everybody with an account on the machine")
     abilities = _abilities(state.data)
-    folder = path.rpartition("/")[0] or "."
+    folder, name = path.rpartition("/")[0] or ".", path.rpartition("/")[2]
     load = " Load these files with weights_only=True until you know who wrote them." if "replace" in abilities else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Other users can {' and '.join(abilities)} the checkpoints",
-        cause=f"Other users of the machine can {' and '.join(abilities)} the checkpoint {path}, saved at step"
-        f" {state.opened.first}: its mode is {mode}, and no folder above it is private. This allows {who} to"
-        f" {', and to '.join(HARMS[ability] for ability in abilities)}.",
-        fix=f"Run `chmod 0700 {folder}` and `chmod 0600 {path}`, and call os.umask(0o077) before the first save, which"
-        f" makes later checkpoints private.{load}",
+        cause=f"The checkpoint of step {state.opened.first} has mode {mode}, and no folder above it is private:"
+        f" {who} can {', and can '.join(HARMS[ability] for ability in abilities)}.",
+        fix=f"Run cd {shlex.quote(folder)} && chmod 0700 . && chmod 0600 {shlex.quote(name)}, and call"
+        " os.umask(0o077) before the first save,"
+        f" which makes later checkpoints private.{load}",
         evidence={"path": path, "mode": mode, "exposed": abilities, "by": who},
         **lifecycle_fields(state.opened),
     )

@@ -6,6 +6,7 @@ checkpoint in the run, incomplete ones are not reported.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -25,8 +26,8 @@ at the first checkpoint."""
 
 EFFECTS = {
     "float32 weights": "weights in half precision only, which discards the low-order bits of the trained values",
-    "optimizer": "no optimizer state, so moments restart from zero and the first steps have the wrong size",
-    "scaler": "no GradScaler state, so the loss scale restarts and steps are skipped until it has settled again",
+    "optimizer": "no optimizer state, so a resumed run starts with moments of zero and wrong step sizes",
+    "scaler": "no GradScaler state, so a resumed run skips steps until its loss scale has settled again",
 }
 """Effect of a missing part on a resumed run, by its name in the event."""
 
@@ -99,7 +100,7 @@ def _saved(state: State, event: Event) -> State:
 
 
 def _conclude(state: State) -> Finding:
-    path = state.path or "in memory"
+    path = f"{_saved_as(state.path)}, " if state.path else ""
     effects = "; ".join(EFFECTS[name] for name in state.lacks)
     lack = "lacks" if state.checkpoints == 1 else "lack"
     parts = " ".join(ADD[name] for name in state.lacks)
@@ -108,12 +109,19 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"The checkpoints lack {wording.listed(state.lacks)}",
         cause=f"No complete checkpoint of this run was seen: {wording.count(state.checkpoints, 'checkpoint')} since"
-        f" step {state.opened.first} {lack} a part that a resume needs. The last one, {path}, contains {effects}.",
+        f" step {state.opened.first} {lack} a part that a resume needs. The last one, {path}has {effects}.",
         fix=f"Add to the saved dictionary: {parts} and load all parts before the first step of a resumed run."
         " If these files are exports, save a complete checkpoint in addition.",
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
+
+
+def _saved_as(path: str) -> str:
+    """Returns the path, or the folder of a file with a temporary name, which is renamed after it was written."""
+    folder, _, name = path.rpartition("/")
+    is_temporary = re.fullmatch(r"\..+\.[\w-]{6,12}", name) is not None
+    return f"in {folder}" if is_temporary and folder else path
 
 
 def _evidence(state: State) -> dict[str, Any]:

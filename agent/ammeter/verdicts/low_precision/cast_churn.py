@@ -77,24 +77,27 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Autocast casts the same weights repeatedly",
+        title=f"Autocast casts the same weights repeatedly: {_share(state)} of the bytes cast are repeats",
         cause=_cause(state, times),
-        fix="Enter torch.autocast once around the whole forward pass, with its default cache_enabled=True: leaving the"
-        " outermost autocast clears the cache. Search the program for cache_enabled=False and"
-        " set_autocast_cache_enabled(False). Autocast does not cache frozen weights or slices of weights: cast those"
-        " once, before the loop that uses them.",
+        fix="Remove cache_enabled=False and set_autocast_cache_enabled(False), which disable autocast's cache. If there"
+        " are none, enter torch.autocast once around the whole forward pass instead of once per layer or micro-batch."
+        " Autocast does not cache frozen weights or slices of weights: cast those once, before the loop that uses"
+        " them.",
         evidence=_evidence(state, times),
         **lifecycle_fields(state.opened),
     )
 
 
+def _share(state: State) -> str:
+    return wording.percent(state.recast_bytes / max(1, state.cast_bytes))
+
+
 def _cause(state: State, times: float) -> str:
-    share = state.recast_bytes / max(1, state.cast_bytes)
     return (
-        "Autocast casts the same weights to half precision repeatedly within one forward pass, because its weight"
-        " cache is disabled, is cleared too early, or does not apply to these weights. The repeated casts write"
-        f" {written(state.recast_bytes)}: {times:.1f} times the size of all weights in half precision, and"
-        f" {wording.percent(share)} of the bytes of all casts."
+        f"Autocast casts the same weights to half precision again and again: {_share(state)} of the bytes that"
+        f" casts write in a forward pass are repeated, {times:.1f} times the size of all weights in half precision"
+        f" ({written(state.recast_bytes)} of {written(state.cast_bytes)}). It keeps such a copy until the outermost"
+        " autocast context ends, unless its cache is disabled or does not apply. This costs speed, not accuracy."
     )
 
 

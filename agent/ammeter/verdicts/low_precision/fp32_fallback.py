@@ -33,14 +33,20 @@ def _conclude(state: Fallbacks) -> Finding:
         severity="ticket",
         title=f"{wording.percent(state.share)} of the matrix FLOPs run in {dtype}",
         cause=f"{wording.percent(state.share)} of the matrix FLOPs of a forward pass run in {dtype} instead of {half},"
-        f" the largest share in {modules_text(place)}{line_text(place)}: {_reason(place)}. On a GPU with tensor cores,"
-        f" the matrix products then take about {1 + state.share * (FLOAT32_SLOWDOWN - 1):.1f} times as long.",
+        f" the largest share in {modules_text(place)}{line_text(place)}: {_reason(place)}.{_slowdown(state)}",
         fix=_fix(place, half if state.half else "bfloat16"),
         module=place.module or None,
         caller=place.caller or None,
         evidence=state.evidence(),
         **lifecycle_fields(state.opened),
     )
+
+
+def _slowdown(state: Fallbacks) -> str:
+    if not state.gpu:
+        return " This costs speed, not accuracy."
+    times = 1 + state.share * (FLOAT32_SLOWDOWN - 1)
+    return f" On a GPU with tensor cores, the matrix products then take about {times:.1f} times as long."
 
 
 def _reason(place: Place) -> str:

@@ -14,6 +14,9 @@ PRECISION = {
 }
 """Significant bits include the implicit one: between 1 and 2 neighbours differ by 2^-7 and 2^-10."""
 
+CASTS = ("to", "to_copy", "type", "half", "bfloat16")
+"""Names of operators that cast."""
+
 LOG_SOFTMAX = "log_softmax"
 """Operator of an event about the log-probabilities of a loss that is itself float32."""
 
@@ -49,6 +52,8 @@ def _cause(data: dict[str, Any], caller: str, dtype: str) -> str:
         )
     computed = f"The loss computed{at}" if data.get("computed") else f"The loss of backward(){at}"
     returned = f" Its last operator, {operator}, returned {dtype}." if operator else ""
+    if operator in CASTS:
+        returned = f" Its last operator is a cast, {operator}()."
     return (
         f"{computed} is {dtype}, which {precision}.{returned} Small improvements of"
         " the loss are rounded away, and so are parts of the gradients that begin there."
@@ -62,10 +67,14 @@ def _fix(data: dict[str, Any], caller: str) -> str:
             f"Pass logits.float() to log_softmax{at}, so that the log-probabilities and all that is computed from them"
             " are float32; do the same where the old or the reference log-probabilities are computed."
         )
+    if data.get("operator") in CASTS:
+        return (
+            f"Remove the cast to {data.get('dtype') or 'half precision'}{at}, and pass logits.float() to the loss"
+            " function."
+        )
     return (
-        f"Compute the loss in float32{at}: pass logits.float() and float32 targets to it, and cast nothing to half"
-        " precision after that. Autocast does not cast operators such as mean, and on the CPU not exp, sum and log"
-        " either."
+        f"Compute the loss in float32{at}: pass logits.float() to it (and regression targets in float32), and cast"
+        " nothing to half precision after that."
     )
 
 

@@ -39,7 +39,7 @@ def _cause(data: dict[str, Any], reason: str, asked: str, ran: str, caller: str 
     trained = wording.listed([str(name) for name in data.get("trained_on") or ()] or ["another device"])
     scale = data.get("scale")
     scaler = " An enabled GradScaler"
-    scaled = f"{scaler} works at a scale of {wording.scale(scale)}." if isinstance(scale, float | int) else ""
+    scaled = f"{scaler} (scale {scale:g}) has no use there." if isinstance(scale, float | int) else ""
     return wording.sentence(
         {
             "refused": f"PyTorch disabled torch.autocast('{device}'){at}, because this machine has no such device;"

@@ -41,16 +41,16 @@ def _conclude(state: SingleEventState) -> Finding:
 
 
 def _cause(data: dict[str, Any], op: str, dtype: str, is_positions: bool) -> str:
+    begin = f"{_name(data.get('rounded_op'))}{_at(data.get('rounded_at'))}"
     measured = (
-        f"{_name(op)}{_at(data.get('caller'))} and the operators before it, from {_name(data.get('rounded_op'))}"
-        f"{_at(data.get('rounded_at'))} on, were computed again in float32: the results differ by"
-        f" {wording.percent(float(data['error']))} (root mean square of the difference over that of the result)."
-        f" The program computes with numbers rounded to {dtype}."
+        f"From {begin} to {_name(op)}{_at(data.get('caller'))}, the program computes with numbers rounded to {dtype}."
+        f" Computed again in float32, the results differ by {wording.percent(float(data['error']))} on average (root"
+        " mean square)."
     )
     if is_positions:
         exact, apart = LIMITS.get(dtype, LIMITS["bfloat16"])
         effect = (
-            f"{dtype} has no number for most integers above {exact}, and between 32 and 64 radians its numbers are"
+            f"In {dtype}, most integers above {exact} have no number, and numbers between 32 and 64 (radians) are"
             f" {apart} apart."
         )
     else:

@@ -100,31 +100,53 @@ def _share_of(event: Event) -> Share:
 
 def _conclude(state: State) -> Finding:
     is_nan = state.origin.step >= 0
-    title = f"A loss of step {state.origin.step} has no targets" if is_nan else _title(state.missing)
+    title = _title_of_nan(state) if is_nan else _title(state.missing)
     line = state.origin.line or state.origin.caller if is_nan else state.missing.caller
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
         cause=_cause_of_nan(state) if is_nan else _cause_of_share(state.missing),
-        fix=_FIX_NAN if is_nan else _FIX_SHARE if not state.missing.given_up else _FIX_SHARE.partition(" Then ")[0],
+        fix=_fix_of_nan(state.missing)
+        if is_nan
+        else _FIX_SHARE
+        if not state.missing.given_up
+        else _FIX_SHARE.partition(" Then ")[0],
         caller=line or None,
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
 
 
-_FIX_NAN = (
-    "Leave out a batch without targets before its forward pass, or divide the sum of the losses by at least one:"
-    " F.cross_entropy(logits, targets, reduction='sum') / (targets != ignore_index).sum().clamp(min=1). Check where the"
-    " targets are made: padding, truncation before the answer, or a mask that is inverted."
+MANY = 0.05
+"""Share of the micro-batches without targets from which the data are at fault, not single batches."""
+
+_GUARD = (
+    "divide the sum of the losses by at least one: F.cross_entropy(logits, targets, reduction='sum') /"
+    " (targets != ignore_index).sum().clamp(min=1)."
 )
+
+
+def _fix_of_nan(missing: Share) -> str:
+    made = "check where the targets are made: a mask that is inverted, truncation before the answer, or padding"
+    if missing.count >= MIN_MICRO_BATCHES and missing.share >= MANY:
+        first = f" Print (targets != ignore_index).sum() for the batch of step {missing.first}."
+        return f"{wording.sentence(made)}.{first} Against single batches of the kind, {_GUARD}"
+    return f"Leave out a batch without targets before its forward pass, or {_GUARD} Then {made}."
+
 
 _FIX_SHARE = (
     "Check where the targets are made: truncation before the answer (raise max_length, or cut the prompt), a chat"
     " template whose answer is not found, or a mask that is inverted. Then leave out a batch without targets before its"
     " forward pass."
 )
+
+
+def _title_of_nan(state: State) -> str:
+    missing = state.missing
+    if missing.count >= MIN_MICRO_BATCHES and not missing.given_up:
+        return f"{missing.count} of {missing.of} micro-batches have no targets, so the loss is NaN"
+    return f"The loss of step {state.origin.step} is NaN: its batch has no targets"
 
 
 def _title(missing: Share) -> str:
@@ -143,13 +165,13 @@ def _evidence(state: State) -> dict[str, Any]:
 
 def _cause_of_nan(state: State) -> str:
     origin, missing = state.origin, state.missing
-    op = f" ({origin.op})" if origin.op else ""
     line = f" {origin.caller} passed that loss on to {origin.call}." if origin.caller else ""
     line = f" It is computed at {origin.line}." if origin.line else line
     share = f" {_counts(missing)}" if missing.count > 1 else ""
     return (
-        f"At step {origin.step} a loss{op} is a mean over no targets: each target of its batch is ignored, masked or"
-        f" has a class weight of zero, or the batch is empty. The mean divides 0 by 0, which is NaN.{line}{share}"
+        f"At step {origin.step} the loss{f' ({origin.operator})' if origin.op else ''} is a mean over no targets: each"
+        " target of the batch is ignored, masked or has a class weight of zero, or the batch is empty. The mean divides"
+        f" 0 by 0, which is NaN.{share}{line}"
     )
 
 

@@ -97,13 +97,20 @@ def _fix(origin: NonfiniteOrigin) -> str:
         )
     return (
         f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True excludes,"
-        " masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If masks are added to the"
-        " scores, add one: twice torch.finfo(dtype).min is -Inf, and so is -1e9 in float16."
+        " masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If the mask is a number that"
+        f" is added to the scores, add it once{_too_low(origin)}."
     )
 
 
+def _too_low(origin: NonfiniteOrigin) -> str:
+    """Returns what such a number must not be in the dtype of the scores."""
+    if origin.dtype == "float16":
+        return " and make it no lower than -30000: float16 turns -1e9, and a sum below -65504, into -Inf"
+    return ": the sum of two masks of torch.finfo(dtype).min is -Inf"
+
+
 def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
-    op = f" ({origin.op})" if origin.op else ""
+    op = f" ({origin.operator})" if origin.op else ""
     if origin.reason == "row":
         return (
             f"{origin.place}{op} divides each row by its sum. It returned {origin.nans} NaN and no Inf from inputs that"
@@ -112,9 +119,8 @@ def _cause(origin: NonfiniteOrigin, certain: bool) -> str:
     sample = f" Sample {origin.sample}, counted from 0, is the first with NaN." if origin.sample >= 0 else ""
     unread = "" if certain else " The scores themselves were not read; check the mask for such a row."
     return (
-        f"{origin.place}{op} returned NaN from inputs without NaN and +Inf, as softmax does for a row whose"
-        f" scores are all masked with -Inf: it divides 0 by 0. It returned {origin.nans} NaN and no"
-        f" Inf.{unread}{sample}"
+        f"{origin.place}{op} returned {origin.nans} NaN and no Inf from inputs without NaN or +Inf, as softmax does for"
+        f" a row whose scores are all masked with -Inf: it divides 0 by 0.{unread}{sample}"
     )
 
 

@@ -42,7 +42,7 @@ PROBE_DATA = {
     "resources": "memory and speed",
     "scaler": "the loss scale and skipped steps",
     "usage": "mistakes in the order of calls",
-    "user": "values that the program passes to run.log",
+    "user": "values of run.log",
     "weights": "weight updates, their direction and NaN in weights",
 }
 """Probe -> the data that are missing without it."""
@@ -99,12 +99,12 @@ def _conclude(state: State) -> Finding:
     if lost:
         causes += [_missing(reason, *counts) for reason, counts in state.lost.items()]
     records = "Records of this run are missing"
-    title = f"Ammeter no longer records {_unrecorded(list(state.failed))}" if state.failed else records
+    title = f"Ammeter stopped recording {_unrecorded(list(state.failed))}" if state.failed else records
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=title,
-        cause=" ".join(causes) + " The training is not affected.",
+        cause="The training is not affected. " + " ".join(causes),
         fix=" ".join(_fixes(state, lost)),
         evidence={"failed": state.failed, "lost": {reason: list(counts) for reason, counts in state.lost.items()}},
         **lifecycle_fields(state.opened),
@@ -117,8 +117,8 @@ def _unrecorded(probes: list[str]) -> str:
 
 
 def _switched_off(probe: str, error: str) -> str:
-    data = f" Since then, Ammeter does not record {PROBE_DATA[probe]}." if probe in PROBE_DATA else ""
-    return f"The {probe} probe of Ammeter failed and is switched off ({error}).{data}"
+    data = f", which records {PROBE_DATA[probe]}," if probe in PROBE_DATA else ""
+    return f'The part of Ammeter named "{probe}"{data} failed and is switched off for this run ({error}).'
 
 
 def _missing(reason: str, steps: int, events: int) -> str:
@@ -130,7 +130,10 @@ def _missing(reason: str, steps: int, events: int) -> str:
 def _fixes(state: State, lost: bool) -> list[str]:
     fixes = []
     if state.failed:
-        fixes.append("Report the error with the versions of torch and ammeter; the next run enables the probe again.")
+        fixes.append(
+            "Leave the run as it is: the next run records these data again. Report the error to the maintainers of"
+            " Ammeter, with what ammeter doctor prints."
+        )
     if lost and {"journal-cap", "journal-thinned"} & set(state.lost):
         fixes.append("Check the connection to the collector with `ammeter doctor`: acknowledged journals are deleted.")
     if lost and "journal-unwritable" in state.lost:

@@ -169,8 +169,8 @@ def _story(state: State, process: str) -> str:
     if not state.died:
         silent = f"{state.silent_seconds:.0f} s"
         return (
-            f"Neither the process of {process} nor its shipper has sent data for {silent}: the host, its container or"
-            " the network connection is down, or both processes have ended."
+            f"Neither the process of {process} nor the one beside it that sends its data (the shipper) has sent"
+            f" anything for {silent}: the host, its container or the network is down, or both processes have ended."
         )
     if state.by in run_endings.REQUESTED:
         how = state.how or "SIGTERM"
@@ -211,9 +211,10 @@ def _size(amount: float) -> str:
 def _fix(state: State) -> str:
     if not state.died:
         return (
-            f"Check whether {state.host or 'the host'} responds and whether the scheduler still lists the job. If both"
-            " do, read shipper.log in the run's folder. If the host is down, resume from the last checkpoint on another"
-            " host."
+            f"Check whether the job still runs on {state.host or 'the host'}{_pid(state)}. If it has ended, find out"
+            " why: dmesg -T | grep -i -E 'killed process|segfault', and the exit code in the launcher's log. If it"
+            " runs, read shipper.log in the run's folder under AMMETER_DIR: its data do not arrive. If the host is"
+            f" down, start on another one, from {_checkpoint(state)}."
         )
     return f"{_remedy(state)} Then resume from {_checkpoint(state)}."
 
@@ -234,7 +235,7 @@ def _remedy(state: State) -> str:
         return _CHECKS[state.by]
     host = state.host or "its host"
     return (
-        f"Find the cause on {host}: run `dmesg -T | grep -i -E 'killed process|segfault'`, and check the exit code in"
+        f"Find the cause on {host}: run dmesg -T | grep -i -E 'killed process|segfault', and check the exit code in"
         " the launcher's log and the memory limit of the job."
     )
 
@@ -242,12 +243,16 @@ def _remedy(state: State) -> str:
 _CHECKS = {
     "sigterm": "Find the sender: torchrun sends SIGTERM to the other ranks when one fails, so check those ranks first."
     " A scheduler sends it at the time limit or for a preemption.",
-    "job": "Find out why the job ended: `sacct -j JOB` for Slurm, `kubectl describe pod` for Kubernetes.",
-    "slurm": "Find the reason with `sacct -j JOB -o State,Reason,ExitCode`. If jobs are preempted, submit them with"
+    "job": "Find out why the job ended: sacct -j JOB for Slurm, kubectl describe pod for Kubernetes.",
+    "slurm": "Find the reason with sacct -j JOB -o State,Reason,ExitCode. If jobs are preempted, submit them with"
     " --requeue.",
-    "kubernetes": "Find the reason with `kubectl describe pod` and `kubectl get events`.",
-    "time-limit": "Request more time (`sbatch --time`), or save before the limit (`sbatch --signal=USR1@300`).",
+    "kubernetes": "Find the reason with kubectl describe pod and kubectl get events.",
+    "time-limit": "Request more time (sbatch --time), or save before the limit (sbatch --signal=USR1@300).",
 }
+
+
+def _pid(state: State) -> str:
+    return f" (ps -p {state.pid})" if state.pid else ""
 
 
 def _checkpoint(state: State) -> str:

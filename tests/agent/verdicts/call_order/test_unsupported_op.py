@@ -28,11 +28,11 @@ def test_it_opens_at_once_and_names_operator_module_line_and_dtypes() -> None:
     finding = found(raised())
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert ("blocks.2.fc", "model.py:12") == (finding.module, finding.caller)
-    assert "An operator does not support float16 with float32" == finding.title
-    assert finding.cause.startswith("An operator in blocks.2.fc at model.py:12, where linear is called, raised in the")
+    assert "linear does not support float16 with float32" == finding.title
+    assert finding.cause.startswith("linear in blocks.2.fc at model.py:12 raised in the")
     assert "forward pass because its inputs were float16 and float32 together" in finding.cause
     assert "expected m1 and m2 to have the same dtype" in finding.cause
-    assert "Cast the inputs of the operator at model.py:12 to one dtype" in finding.fix
+    assert "Cast the inputs at model.py:12 to one dtype" in finding.fix
 
 
 def test_an_operator_without_a_kernel_for_the_dtype_is_to_run_in_float32() -> None:
@@ -43,7 +43,7 @@ def test_an_operator_without_a_kernel_for_the_dtype_is_to_run_in_float32() -> No
 
 def test_an_error_in_backward_is_mended_in_the_custom_function() -> None:
     finding = found(raised(backward=True, module=""))
-    assert "An operator at model.py:12, where linear is called, raised in the backward pass" in finding.cause
+    assert "linear at model.py:12 raised in the backward pass" in finding.cause
     assert "custom_bwd" in finding.fix
     assert finding.module is None
 

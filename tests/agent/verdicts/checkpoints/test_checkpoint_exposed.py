@@ -32,8 +32,8 @@ def test_the_first_exposed_checkpoint_is_told_with_its_path_and_mode() -> None:
     finding = found(saved(warm(30), ["read"]))
     assert ("ticket", 29, 29) == (finding.severity, finding.first_step, finding.opened_step)
     assert "Other users can read the checkpoints" == finding.title
-    assert "can read the checkpoint out/run.pt, saved at step 29: its mode is 0644" in finding.cause
-    assert "`chmod 0700 out` and `chmod 0600 out/run.pt`" in finding.fix
+    assert "The checkpoint of step 29 has mode 0644, and no folder above it is private" in finding.cause
+    assert "cd out && chmod 0700 . && chmod 0600 run.pt" in finding.fix
     assert "os.umask(0o077)" in finding.fix
     assert "weights_only" not in finding.fix
 
@@ -93,17 +93,19 @@ def test_a_program_that_saves_where_others_look_is_told(
     stream.frames = journal_of(seen.run, tmp_path)[1]
     assert expected == list(findings(stream))
     if expected:
-        assert f"the checkpoint {path}, saved at step" in found(stream).cause
-        assert f"`chmod 0700 {public}`" in found(stream).fix
-        assert "This allows everybody with an account on the machine to" in found(stream).cause
+        assert f"cd {public} && chmod 0700 . && chmod 0600 {path.name}" in found(stream).fix
+        assert "everybody with an account on the machine can copy the model" in found(stream).cause
 
 
 def test_whoever_of_a_group_can_read_it_is_said_to() -> None:
     finding = found(saved(warm(30), ["read"], mode="0640", by="2 other accounts on the machine, as of its group,"))
-    assert "This allows 2 other accounts on the machine, as of its group, to copy the model" in finding.cause
+    assert "2 other accounts on the machine, as of its group, can copy the model" in finding.cause
 
 
 def test_a_long_path_is_whole() -> None:
     path = "/data/" + "deep/" * 60 + "run.pt"
-    assert f"chmod 0600 {path}" in found(saved(warm(30), ["read"], path=path)).fix
+    assert (
+        f"cd {path.removesuffix('/run.pt')} && chmod 0700 . && chmod 0600 run.pt"
+        in found(saved(warm(30), ["read"], path=path)).fix
+    )
     assert "…" in found(saved(warm(30), ["read"], path="/data" + "/deep" * 100)).evidence["path"]

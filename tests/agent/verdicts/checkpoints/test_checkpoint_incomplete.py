@@ -43,7 +43,7 @@ def test_one_without_the_scaler_is_told_as_soon_as_training_goes_on() -> None:
     assert ("ticket", 29, 29) == (finding.severity, finding.first_step, finding.opened_step)
     assert "The checkpoints lack scaler" == finding.title
     assert "No complete checkpoint of this run was seen: 1 checkpoint since step 29 lacks a part" in finding.cause
-    assert "no GradScaler state, so the loss scale restarts" in finding.cause
+    assert "no GradScaler state, so a resumed run skips steps" in finding.cause
     assert '"scaler": scaler.state_dict()' in finding.fix
     assert "optimizer.state_dict()" not in finding.fix
 

@@ -34,12 +34,10 @@ def found(stream: Stream) -> Finding:
 def test_it_says_how_often_and_what_to_look_for() -> None:
     finding = found(told(30.0))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "write 154 KiB: 30.0 times the size of all weights in half precision, and 88 % of the bytes" in (
-        finding.cause
-    )
-    assert finding.fix.startswith(
-        "Enter torch.autocast once around the whole forward pass, with its default cache_enabled=True"
-    )
+    assert "repeatedly: 88 % of the bytes cast are repeats" in finding.title
+    assert "30.0 times the size of all weights in half precision (154 KiB of" in finding.cause
+    assert finding.fix.startswith("Remove cache_enabled=False and set_autocast_cache_enabled(False)")
+    assert "enter torch.autocast once around the whole forward pass" in finding.fix
     assert (WEIGHTS, 30.0) == (finding.evidence["weights_half_bytes"], finding.evidence["times_all_weights"])
 
 

@@ -315,5 +315,5 @@ def test_the_words_have_both_dtypes_the_device_and_the_line() -> None:
     assert "float16 was asked for, but the loss is computed in float32" == finding.title
     assert finding.cause.startswith("PyTorch disabled torch.autocast('cuda') at loop/train.py:120")
     assert "the model is on cpu" in finding.cause
-    assert "An enabled GradScaler works at a scale of 65536 (2^16)." in finding.cause
+    assert "An enabled GradScaler (scale 65536) has no use there." in finding.cause
     assert "Write torch.autocast(device.type, dtype=torch.float16) at loop/train.py:120" in finding.fix

@@ -171,8 +171,8 @@ def test_the_words_have_the_measure_and_both_lines() -> None:
     finding = findings(sensitive(warm(5)))[NAME]
     assert "Positions are computed in bfloat16, 14 % off" == finding.title
     assert finding.cause.startswith(
-        "cos at model.py:33 and the operators before it, from a cast at model.py:31 on, were computed again in float32:"
-        " the results differ by 14 % (root mean square of the difference over that of the result)."
+        "From a cast at model.py:31 to cos at model.py:33, the program computes with numbers rounded to bfloat16."
+        " Computed again in float32, the results differ by 14 % on average (root mean square)."
     )
     assert "torch.autocast(device_type, enabled=False):" in finding.fix
     assert "model.py:31" == finding.caller

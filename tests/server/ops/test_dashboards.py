@@ -24,7 +24,7 @@ PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}") for name, board in BOARDS.items() for panel in panels_of(board)
 ]
 
-UNITS = {"none", "short", "percentunit", "cpm", "ops", "reqps", "s", "bytes", "currencyUSD", "celsius", "watt"}
+UNITS = {"none", "short", "sci", "percentunit", "cps", "cpm", "reqps", "s", "bytes", "currencyUSD", "celsius", "watt"}
 """Of those that Grafana knows; another one is looked up in its list of value formats first."""
 
 INTERVALS = {"rate": "$__rate_interval", "increase": "$__range"}

@@ -32,7 +32,7 @@ def navigation(pages: Mapping[str, bytes]) -> list[Entry]:
         {"Verdicts": [*_files("verdicts", "verdict-pictures"), *_families(), "runbooks/checklist.md"]},
         {"Metrics": [*_files("metrics", "dashboards"), _alerts(pages)]},
         {"Recipes": [*_below("recipes/", pages), *_files(*USE)]},
-        {"Operate": [*_files("operate", "fleet", "secrets", "security")]},
+        {"Operate": [*_files("operate", "scaling", "fleet", "secrets", "security")]},
         {
             "Reference": [
                 *_files("settings", "api", "client", "protocol", "events"),

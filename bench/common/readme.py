@@ -1,4 +1,4 @@
-"""Writes the table of measured figures in README.md from the committed files in bench/results."""
+"""Writes the tables in README.md and docs/scaling.md from the committed files in bench/results."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from typing import Any
 from bench.common.paths import RESULTS, ROOT
 
 README = ROOT / "README.md"
+SCALING = ROOT / "docs" / "scaling.md"
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 
 
 def main() -> int:
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+    write(README, figures())
+    write(SCALING, table(path_of("fleet")))
+    return 0
+
+
+def write(document: Path, rows: str) -> None:
+    """Replaces the block of figures in a document."""
+    before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     _, marker, after = rest.partition(END)
     if not marker:
-        sys.exit(f"README.md has no block from {BEGIN.strip()} to {END}")
-    README.write_text(f"{before}{BEGIN}{figures()}{END}{after}", encoding="utf-8")
-    return 0
+        sys.exit(f"{document.relative_to(ROOT)} has no block from {BEGIN.strip()} to {END}")
+    document.write_text(f"{before}{BEGIN}{rows}{END}{after}", encoding="utf-8")
 
 
 def figures() -> str:

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -208,11 +208,16 @@ def first_links(text: str) -> list[str]:
     return re.findall(r"^\| \[[^\]]+\]\(([^)]+)\) \|", text, re.MULTILINE)
 
 
-def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
-    _, _, rest = README.read_text().partition(readme.BEGIN)
+@pytest.mark.parametrize(
+    ("document", "figures"),
+    [(README, readme.figures), (readme.SCALING, lambda: readme.table(readme.path_of("fleet")))],
+    ids=["README.md", "scaling.md"],
+)
+def test_the_figures_in_a_document_are_those_of_the_result_files(document: Path, figures: Callable[[], str]) -> None:
+    _, _, rest = document.read_text().partition(readme.BEGIN)
     shown, end, _ = rest.partition(readme.END)
-    assert end, "README.md has lost the end of its figures"
-    assert readme.figures() == shown, "run: python -m bench.common.readme"
+    assert end, f"{document.name} has lost the end of its figures"
+    assert figures() == shown, "run: python -m bench.common.readme"
 
 
 @pytest.mark.parametrize("result", ["agent", "collector", "paging", "zoo"])

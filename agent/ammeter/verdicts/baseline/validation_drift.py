@@ -60,12 +60,9 @@ def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Validation is worse than the baseline's since step {first.step}",
+        title=_title(first, last),
         cause=_cause(pair, series, every, limit),
-        fix=f"Resume from {wording.earlier(first.step)} and train in {pair.baseline.precision or 'float32'} until you"
-        " have found the cause. Look for weights or optimizer state in half precision, updates that rounding discards,"
-        " gradients that underflow, and a loss or softmax in float16. If the difference is acceptable, set the run's"
-        " tag validation_delta.",
+        fix=_fix(pair),
         first_step=first.step,
         opened_step=opened.step,
         last_step=last.step,
@@ -73,18 +70,49 @@ def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence
     )
 
 
+SUSPECTS = {
+    "float16": "weights or optimizer state in float16, gradients that underflow, skipped steps, or a loss or softmax"
+    " in float16",
+    "bfloat16": "weights or optimizer state in bfloat16, whose rounding discards small updates, or a loss or softmax in"
+    " bfloat16",
+}
+"""Precision of the run -> what makes it worse than a baseline in a wider one."""
+
+
+def _title(first: Validation, last: Validation) -> str:
+    name = "Validation loss" if last.metric == "val_loss" else last.metric
+    worse = f"{wording.percent(last.delta)} worse than" if math.isfinite(last.delta) else "not finite, unlike"
+    return f"{name} is {worse} the baseline's, since step {first.step}"
+
+
+def _fix(pair: RunComparison) -> str:
+    mine, theirs = pair.run.precision or "", pair.baseline.precision or "float32"
+    if mine in SUSPECTS and mine != theirs:
+        look = (
+            f"Train in {theirs}, as the baseline, until the cause is found: in a {mine} run, look for {SUSPECTS[mine]}."
+        )
+    else:
+        look = "Compare the settings, the data and the code of both runs: their precision is the same."
+    return f'{look} If the difference is acceptable, raise the limit with the tag validation_delta, such as "0.05".'
+
+
 def _cause(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> str:
     first, last = series[0], series[-1]
-    baseline = pair.baseline.name or "its baseline"
+    baseline = f'the run "{pair.baseline.name}"' if pair.baseline.name else "its baseline"
+    precisions = (
+        f" This run is in {pair.run.precision}, the baseline in {pair.baseline.precision}."
+        if pair.run.precision and pair.baseline.precision and pair.run.precision != pair.baseline.precision
+        else ""
+    )
     worse = f"{wording.percent(last.delta)} worse" if math.isfinite(last.delta) else "not a finite number"
     seeds = " The seeds differ, so chance may explain a part of it." if pair.seeds[0] != pair.seeds[1] else ""
     good = [validation.step for validation in every if validation.step < first.step]
-    none_before = f"Step {first.step} is the first at which both runs have a value."
+    none_before = f"Step {first.step} is the first at which both runs have a value, so it may have begun before."
     before = f"At step {good[-1]} the difference was within the limit." if good else none_before
     return (
         f"Since step {first.step}, {_metric_text(last)} is worse than that of {baseline} by more than the limit"
         f" of {wording.percent(limit)}, in {wording.count(len(series), 'validation')} in a row. At step {last.step} it"
-        f" is {last.run:.4g} against {last.baseline:.4g}: {worse}. {before}{seeds}"
+        f" is {last.run:.4g} against {last.baseline:.4g}: {worse}. {before}{precisions}{seeds}"
     )
 
 

@@ -18,14 +18,19 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page" if permanent else "ticket",
-        title="NaN or Inf remains in the gradients" if permanent else "Gradients are not reset",
+        title=_title(data) if permanent else "Gradients are not reset",
         cause=_nonfinite(data) if permanent else _added(data, left, _number(data, "scale")),
-        fix=_fix(data)
-        + (" If all of these steps were skipped, the run can continue from the current weights." * permanent),
+        fix=_fix(data),
         caller=data.get("caller") or None,
         evidence=_evidence(data, left),
         **lifecycle_fields(state.opened),
     )
+
+
+def _title(data: dict[str, Any]) -> str:
+    if data.get("after") == "skipped":
+        return "Gradients are not reset after a skipped step, so NaN or Inf stays in them"
+    return "Gradients are not reset, so NaN or Inf stays in them"
 
 
 def _fix(data: dict[str, Any]) -> str:
@@ -34,7 +39,8 @@ def _fix(data: dict[str, Any]) -> str:
             f"Call optimizer.zero_grad() at the beginning of the closure: {data.get('optimizer')} may evaluate it"
             " several times in one step."
         )
-    return "Call optimizer.zero_grad() once in every iteration, unconditionally, also after a skipped step."
+    before = f" before the {_backward(data)}" if data.get("backward") else ""
+    return f"Call optimizer.zero_grad() once in every iteration{before}, unconditionally, also after a skipped step."
 
 
 def _evidence(data: dict[str, Any], left: float | None) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def _evidence(data: dict[str, Any], left: float | None) -> dict[str, Any]:
 def _nonfinite(data: dict[str, Any]) -> str:
     was = "skipped" if data.get("after") == "skipped" else "tried"
     return (
-        f"Gradients with NaN or Inf were not reset after a step of {data.get('optimizer')} was {was}, so"
+        f"After a step of {data.get('optimizer')} was {was}, its gradients with NaN or Inf were not reset:"
         f" {_backward(data)} adds to them and they are used again{_at(data)}. They stay non-finite until they are"
         " reset, and each step until then fails."
     )

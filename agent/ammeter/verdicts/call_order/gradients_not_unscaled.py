@@ -24,7 +24,7 @@ def _conclude(state: SingleEventState) -> Finding:
         severity="ticket",
         title=_title(data),
         cause=words.cause,
-        fix=words.fix or _fix(data, call, wording.earlier(state.opened.first)),
+        fix=words.fix or _fix(data, call),
         caller=data.get("caller") or None,
         evidence=evidence,
         **lifecycle_fields(state.opened),
@@ -36,7 +36,8 @@ def _title(data: dict[str, Any]) -> str:
         return "The optimizer steps again after the scaler"
     if data.get("by_hand"):
         return "Weights are updated with scaled gradients"
-    return "The optimizer steps past the scaler" if data.get("raises") else "The optimizer steps on scaled gradients"
+    name = str(data.get("optimizer") or "").partition(" of ")[0] or "The optimizer"
+    return f"{name} steps past the scaler" if data.get("raises") else f"{name} steps on scaled gradients"
 
 
 def _words(data: dict[str, Any], call: str, times: str) -> own_scaling.Text:
@@ -50,29 +51,23 @@ def _words(data: dict[str, Any], call: str, times: str) -> own_scaling.Text:
     if data.get("raises"):
         return own_scaling.Text(_past_update(call, times), "")
     if data.get("ratio") is not None:
-        return own_scaling.Text(_changed(call, times, float(data["ratio"])), "")
+        return own_scaling.Text(_changed(call, times, float(data["ratio"]), str(data.get("optimizer") or "")), "")
     name = data.get("optimizer") or "optimizer"
     used = (
         f"{name} has updated its weights and its state without scaler.step()" if data.get("by_state") else _used(call)
     )
     return own_scaling.Text(
-        f"{used}, so the optimizer used gradients that are still multiplied by {times}. SGD takes steps that many"
-        " times too large; Adam normalizes them, which hides the mistake. Neither skips a step with NaN or Inf.",
+        f"{used}, so the optimizer used gradients that are still multiplied by {times}."
+        f"{own_scaling.effect_on(name)} It does not skip a step with NaN or Inf.",
         "",
     )
 
 
-def _fix(data: dict[str, Any], call: str, earlier: str) -> str:
+def _fix(data: dict[str, Any], call: str) -> str:
     if data.get("again"):
-        return (
-            f"Remove {call}, or call it only where no GradScaler is in use: scaler.step(optimizer) makes the step."
-            f" Check the weights with torch.isfinite; if one is not finite, restore {earlier}."
-        )
+        return f"Remove {call}, or call it only where no GradScaler is in use: scaler.step(optimizer) makes the step."
     instead = "its own update" if data.get("by_state") else call
-    return (
-        f"Call scaler.step(optimizer) instead of {instead}, and scaler.update() after it. If the optimizer is SGD,"
-        f" restore {earlier}: such steps ruin the weights."
-    )
+    return f"Call scaler.step(optimizer) instead of {instead}, and scaler.update() after it."
 
 
 def _used(call: str) -> str:
@@ -98,13 +93,12 @@ def _past_update(call: str, times: str) -> str:
     )
 
 
-def _changed(call: str, times: str, ratio: float) -> str:
+def _changed(call: str, times: str, ratio: float, name: str) -> str:
     """Returns the cause if the program had changed the gradients between backward() and the step."""
     return (
         f"{_used(call)}. The program had changed the gradients before it, but not divided them by the loss scale: their"
-        f" typical element was {ratio:.2g} times the one that backward() had left, which is multiplied by {times}. SGD"
-        " takes steps that many times too large; Adam normalizes them, which hides the mistake. Neither skips a step"
-        " with NaN or Inf."
+        f" typical element was {ratio:.2g} times the one that backward() had left, which is multiplied by {times}."
+        f"{own_scaling.effect_on(name)} It does not skip a step with NaN or Inf."
     )
 
 

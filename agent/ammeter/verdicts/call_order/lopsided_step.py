@@ -72,12 +72,16 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="One optimizer steps while another is skipped",
+        title="One optimizer is skipped while another steps, under the same GradScaler",
         cause=_cause(state, more, steps, scale),
-        fix="Step all of them or none: call scaler.unscale_() for each, compute the norm of all their gradients with"
-        " torch.nn.utils.clip_grad_norm_, call scaler.step() for each only if that norm is finite, and scaler.update()"
-        " once in any case. For fewer skips leave GradScaler's growth_interval at 2000"
-        + (f" and set init_scale={scale / 2:g}." if scale else "."),
+        fix="Step all of them or none: scaler.unscale_() for each optimizer; norm ="
+        " torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm); if norm.isfinite(): scaler.step() for each;"
+        " then scaler.update() once, in any case."
+        + (
+            f" For fewer skips, use GradScaler(init_scale={scale / 2:g}) with the default growth_interval of 2000."
+            if scale
+            else ""
+        ),
         evidence=_evidence(data, more, steps, scale),
         **lifecycle_fields(opened),
     )
@@ -88,10 +92,9 @@ def _cause(state: State, more: int, steps: int, scale: float | None) -> str:
     behind, ahead = _names(data.get("skipped")), _names(data.get("applied"))
     now = f" at a scale of {wording.scale(scale)}" if scale else ""
     return (
-        "GradScaler often skips the step of one optimizer and applies that of another, so parts of the model"
-        f" train without the others. This happened {wording.count(more, 'time')} in {wording.count(steps, 'step')}"
-        f" ({wording.percent(more / steps)}) after step {opened.first}; at step {opened.step} {behind} was skipped{now}"
-        f" and {ahead} stepped."
+        f"In {more} of the {wording.count(steps, 'step')} after step {opened.first} ({wording.percent(more / steps)}),"
+        " GradScaler skipped the step of one optimizer and applied that of another, so parts of the model train without"
+        f" the others. At step {opened.step}, {behind} was skipped{now} and {ahead} stepped."
     )
 
 

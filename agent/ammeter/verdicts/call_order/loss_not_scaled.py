@@ -20,13 +20,18 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="A part of the loss is not scaled" if part else "The loss is not scaled",
+        title=_title(scale, part),
         cause=own.cause if own else _before_scale(data, at) if scale is None else _cause(data, at, scale, part),
         fix=own.fix if own else _fix(at, part),
         caller=data.get("caller") or None,
         evidence={"optimizer": data.get("optimizer"), "scale": scale, "scaled_too": part},
         **lifecycle_fields(state.opened),
     )
+
+
+def _title(scale: float | None, part: bool) -> str:
+    loss = "A part of the loss" if part else "The loss"
+    return f"{loss} is not scaled" + (f": its gradients end up {scale:g} times too small" if scale else "")
 
 
 def _cause(data: dict[str, Any], at: str, scale: float, part: bool) -> str:
@@ -54,8 +59,8 @@ def _fix(at: str, part: bool) -> str:
             " backward(), call it on scaler.scale(part)."
         )
     return (
-        f"Call scaler.scale(loss).backward(){at}. scale() returns the scaled loss; it does not change the loss that is"
-        " passed to it."
+        f"Call scaler.scale(loss).backward(){at} instead of loss.backward(). scale() returns the scaled loss; it does"
+        " not change the loss that is passed to it."
     )
 
 

@@ -42,7 +42,11 @@ def _words(data: dict[str, Any]) -> Words:
     if data.get("after") == "unscale_ of a wrapper":
         return Words("Gradients are unscaled twice", _through_wrapper(data, scale), _FIX_WRAPPER)
     if data.get("after") == "unscale_":
-        return Words("backward() after unscale_", _after_unscale(data, scale), _fix(data, unscaled=True))
+        return Words(
+            "backward() after unscale_() mixes scaled and unscaled gradients",
+            _after_unscale(data, scale),
+            _fix(data, unscaled=True),
+        )
     return Words(
         "update() between backward() and step()", _after_update(data, scale, before), _fix(data, unscaled=False)
     )
@@ -75,10 +79,11 @@ _FIX_WRAPPER = "Call scaler.unscale_() with the same object as scaler.step(), th
 
 def _after_unscale(data: dict[str, Any], scale: float | None) -> str:
     by = f"the loss scale of {wording.scale(scale)}" if scale else "the loss scale"
-    share = f" In the sum the unscaled gradients count 1 part in {scale:g}." if scale else ""
+    times = f"{scale:g} times" if scale and scale > 1 else "many times"
     return (
         f"backward(){_at(data)} ran after scaler.unscale_() of {data.get('optimizer')} and added gradients that are"
-        f" multiplied by {by} to gradients that are unscaled.{share} scaler.step() does not unscale the sum again."
+        f" multiplied by {by} to gradients that are already divided by it. scaler.step() does not divide the sum again,"
+        f" so the gradients of this backward() are {times} too large in it."
     )
 
 
@@ -101,10 +106,10 @@ def _after_update(data: dict[str, Any], scale: float | None, before: float | Non
 
 def _fix(data: dict[str, Any], *, unscaled: bool) -> str:
     if unscaled:
-        last = f", the one{_at(data)}" if _at(data) else ""
+        last = f"the backward(){_at(data)}" if _at(data) else "its last backward()"
         return (
-            f"Call scaler.unscale_(optimizer) once per step, after its last backward(){last}; with accumulation, after"
-            " the last micro-batch."
+            f"Call scaler.unscale_(optimizer) once per step, after {last}; with accumulation, after the last"
+            " micro-batch."
         )
     return (
         f"Move scaler.update(){_at(data)} out of the accumulation: call it once per step, directly after"

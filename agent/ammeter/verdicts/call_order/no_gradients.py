@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
+from ammeter.verdicts.framework.model_shape import OPTIMIZER_TENSOR
 from ammeter.verdicts.framework.single_event import truncated
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event
@@ -92,14 +93,15 @@ def _conclude(state: State) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     tensors = [str(name) for name in data.get("tensors") or ()]
+    named = [name for name in tensors if not OPTIMIZER_TENSOR.fullmatch(name)]
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=_title(data),
-        cause=_cause(state, caller, tensors),
+        cause=_cause(state, caller, named),
         fix=_fix(str(data.get("reason", "zero") if data else "zero"), caller),
-        tensor=tensors[0] if tensors else None,
-        module=module_of(tensors[0]) if tensors else None,
+        tensor=named[0] if named else None,
+        module=module_of(named[0]) if named else None,
         caller=caller,
         evidence=_evidence(state, tensors),
         **lifecycle_fields(state.opened),
@@ -112,15 +114,11 @@ def _title(data: dict[str, Any]) -> str:
         return "All gradients are zero"
     if data.get("reason") == "dropped":
         return f"{data.get('function') or 'A custom Function'} returns no gradient for a parameter"
-    return (
-        f"{optimizer} has parameters that are not the model's"
-        if _not_the_models(data)
-        else (f"{optimizer} steps without gradients")
-    )
-
-
-def _not_the_models(data: dict[str, Any]) -> bool:
-    return data.get("reason") in ("other-parameters", "replaced")
+    if data.get("reason") == "other-parameters":
+        return f"{optimizer} has parameters that are not the model's, so the model is not trained"
+    if data.get("reason") == "replaced":
+        return f"{optimizer} has parameters that are not the model's"
+    return f"{optimizer} steps without gradients"
 
 
 def _cause(state: State, caller: str | None, tensors: list[str]) -> str:
@@ -187,7 +185,7 @@ def _fix(reason: str, caller: str | None) -> str:
 
 _FIXES = {
     "other-parameters": "Create the optimizer from model.parameters() after the last step that builds, copies, wraps or"
-    " converts the model, and pass watch() that model. Start the run again: it has trained nothing.",
+    " converts the model, and pass that model to ammeter.watch(). Start the run again: it has trained nothing.",
     "replaced": "Create the optimizer after the parts are replaced, or call optimizer.add_param_group() with the new"
     " ones.",
     "dropped": "Return a gradient for each input of the Function that ctx.needs_input_grad asks for. forward() of a"

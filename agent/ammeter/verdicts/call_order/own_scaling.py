@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from ammeter.verdicts.framework import wording
 
+NORMALIZING = ("Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop")
+"""Ends of the names of optimizers that divide gradients by their usual size."""
+
 
 class Text(NamedTuple):
     cause: str
@@ -26,9 +29,19 @@ def gradients_not_unscaled(data: dict[str, Any]) -> Text:
     step = f"{data.get('optimizer')}.step(){_at(data)}"
     return Text(
         f"The program multiplies its loss by a loss scale of {_scale(data)}, and {step} used gradients that were not"
-        " divided by it. SGD takes steps that many times too large; Adam normalizes them, which hides the mistake.",
+        f" divided by it.{effect_on(str(data.get('optimizer') or ''))}",
         f"Divide the gradients by the scale before {step}, and skip the step if they contain NaN or Inf.",
     )
+
+
+def effect_on(optimizer: str) -> str:
+    """Returns a sentence with a leading space: what scaled gradients do to the steps of this optimizer."""
+    name = optimizer.partition(" of ")[0]
+    if name == "SGD":
+        return " SGD takes steps that many times too large."
+    if name.endswith(NORMALIZING):
+        return f" {name} divides gradients by their usual size, which hides the mistake."
+    return " SGD takes steps that many times too large; Adam normalizes them, which hides the mistake."
 
 
 def weights_updated(data: dict[str, Any]) -> Text:

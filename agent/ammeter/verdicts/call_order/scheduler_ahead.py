@@ -80,11 +80,10 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The learning rate schedule is {skipped} skipped steps ahead",
-        cause=_cause(data, skipped, scheduled, at),
-        fix=f"Advance the schedule only after an applied step: before = scaler.get_scale(); scaler.step(optimizer);"
-        f" scaler.update(); then {_call(caller)} only if scaler.get_scale() >= before. Then find out why so many steps"
-        " are skipped.",
+        title=f"The learning rate schedule moves on skipped steps: {skipped} too many by step {state.opened.last}",
+        cause=_cause(state, skipped, scheduled, at),
+        fix=f"Call {_call(caller)} only after an applied step: before = scaler.get_scale(); scaler.step(optimizer);"
+        " scaler.update(); if scaler.get_scale() >= before: scheduler.step().",
         caller=caller,
         evidence={
             "moves_for_skipped_steps": skipped,
@@ -96,12 +95,13 @@ def _conclude(state: State) -> Finding:
     )
 
 
-def _cause(data: dict[str, Any], skipped: int, scheduled: int, at: str) -> str:
-    scheduler, optimizer = data.get("scheduler") or "The schedule", data.get("optimizer") or "the optimizer"
+def _cause(state: State, skipped: int, scheduled: int, at: str) -> str:
+    scheduler, optimizer = (str(state.data.get(name) or "") for name in ("scheduler", "optimizer"))
+    optimizer = optimizer.partition(" of ")[0] or "the optimizer"  # without a tensor of it
     return (
-        f"{scheduler} advances{at} also after skipped steps of {optimizer}, so warm-up and decay of the learning"
-        f" rate run ahead of the training. {skipped} of its {scheduled} moves,"
-        f" {wording.percent(skipped / max(1, scheduled))}, belong to skipped steps."
+        f"{scheduler or 'The schedule'} advances{at} also after steps of {optimizer} that were skipped, so warm-up and"
+        f" decay of the learning rate run ahead of the training: up to step {state.opened.last}, {skipped} of"
+        f" its {scheduled} moves ({wording.percent(skipped / max(1, scheduled))}) belong to skipped steps."
     )
 
 

@@ -14,14 +14,13 @@ def _conclude(state: SingleEventState) -> Finding:
     at = f" at {data['caller']}" if data.get("caller") else ""
     scale, before = (None if data.get(name) is None else float(data[name]) for name in ("scale", "scale_before"))
     is_unscaled = bool(data.get("unscaled"))
-    has = "" if is_unscaled else ", whose gradients have the scale from before it"
     effect = second_unscale(scale, before) if is_unscaled else _factor(scale, before)
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="update() between two optimizer steps",
+        title="scaler.update() is called between the steps of two optimizers",
         cause=f"scaler.update(){at} was called after the step of one optimizer and before that of"
-        f" {data.get('optimizer')}{has}. {effect} Each of"
+        f" {data.get('optimizer')}. {effect} Each of"
         " these updates also counts as a good step, so the scale grows too early.",
         fix=f"Remove scaler.update(){at}: call scaler.step() for every optimizer, then scaler.update() once, at the end"
         " of the iteration.",
@@ -33,13 +32,16 @@ def _conclude(state: SingleEventState) -> Finding:
 
 def _factor(scale: float | None, before: float | None) -> str:
     if not (scale and before):
-        return "They are divided by the scale after it."
+        return f"{_WRONG}."
     if scale == before:
-        return f"The scale stayed {wording.scale(scale)} here; when it changes, they are divided by the wrong scale."
+        return f"{_WRONG}: in every step in which this update() changes the scale, they have the wrong size."
     return (
-        f"They were multiplied by {wording.scale(before)} and are divided by {wording.scale(scale)}, so they count"
-        f" {before / scale:.3g}-fold."
+        f"{_WRONG}: here they were multiplied by {wording.scale(before)} and divided by {wording.scale(scale)}, so they"
+        f" count {before / scale:.3g}-fold."
     )
+
+
+_WRONG = "Its gradients are multiplied by the scale before update() and divided by the scale after it"
 
 
 VERDICT = Verdict(

@@ -126,33 +126,45 @@ def _rows(state: State, rows: View) -> State:
     return replace(state, opened=state.opened.until(int(rows.steps[-1]))) if state.opened.active else state
 
 
-_NONE_SEEN = "None was seen in this run."
-
-
 def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"No checkpoint for {_duration(state.seconds)}",
+        title=f"No checkpoint for more than {_duration(state.seconds)}{_since(state)}",
         cause=_cause(state),
-        fix=f"Save a checkpoint now, and from now on every {_duration(state.best_seconds)}, by the clock and not by"
-        " epoch: float32 weights, optimizer, scaler, scheduler and step, in a new file that is renamed when it is"
-        " complete."
-        + (" If a save was due, check for a full disk and a save condition that is never true." * (state.saved >= 0)),
+        fix=_fix(state),
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
     )
 
 
+def _since(state: State) -> str:
+    return f", since step {state.saved}" if state.saved >= 0 else ""
+
+
+def _fix(state: State) -> str:
+    often = (
+        f"Save every {_duration(state.best_seconds)}, by the clock and not by epoch: float32 weights, optimizer,"
+        " scaler, scheduler and step, in a new file that is renamed when it is complete."
+    )
+    if state.saved < 0:
+        return often
+    return (
+        f"Check why no save followed that of step {state.saved}: a full disk, or a condition that is not met. {often}"
+    )
+
+
 def _cause(state: State) -> str:
-    last = f"The last one was {state.path or 'in memory'}, at step {state.saved}." if state.saved >= 0 else _NONE_SEEN
-    assumed = "" if state.saved >= 0 else " (assumed)"
+    seen = state.saved >= 0
+    folder = f" in {state.path.rpartition('/')[0]}" if "/" in state.path[1:] else ""
+    last = f"The last one was saved at step {state.saved}{folder if state.path else ', in memory'}."
     size = "one process" if state.ranks == 1 else f"{state.ranks} processes"
+    save = f"about {state.save_seconds:.3g} s per save" if seen else f"an assumed {state.save_seconds:.3g} s per save"
     return (
         f"No checkpoint was seen for {_duration(state.seconds)}, so a crash, a node failure or a preemption would"
-        f" cost that much work. {last} Jobs of {size} fail about every {_duration(state.failure_seconds)}; with"
-        f" {state.save_seconds:.3g} s{assumed} per save, one checkpoint every {_duration(state.best_seconds)} costs"
-        " least."
+        f" cost that much work. {last if seen else 'None was seen in this run.'} With {save}, and one failure every"
+        f" {_duration(state.failure_seconds)}, as is assumed for {size}, a checkpoint every"
+        f" {_duration(state.best_seconds)} costs least."
     )
 
 

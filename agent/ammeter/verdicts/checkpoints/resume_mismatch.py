@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
-from ammeter.verdicts.framework.single_event import path_of
+from ammeter.verdicts.framework.single_event import MAX_TEXT_CHARS, path_of
 from ammeter.wire.columns import View
 from ammeter.wire.frames import Event
 
@@ -69,6 +69,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Elements by dtype of the state that an optimizer loaded."""
     is_cast_later: bool = False
     """Whether the state was narrowed after it was loaded."""
+    caller: str = ""
+    """The line that loaded the weights."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -92,7 +94,7 @@ def _updated(state: State, event: Event) -> State:
     if event.name in SIGNS:
         return replace(state, continues=state.continues or SIGNS[event.name])
     if event.name == "model.restored":
-        return _with_fit(replace(state, weights=True))
+        return _with_fit(replace(state, weights=True, caller=str(event.data.get("caller") or "")[:MAX_TEXT_CHARS]))
     if event.name in ("optimizer.discarded", "optimizer.joined"):
         return _replaced(state, event)
     path = path_of(event.data)
@@ -113,7 +115,7 @@ def _with_fit(state: State) -> State:
     """Adds the sign of a file that has the weights, which the model loaded, and all settings of this run."""
     if state.continues or not (state.fits and state.weights):
         return state
-    return replace(state, continues="its optimizer has the parameters and settings of the one in the checkpoint")
+    return replace(state, continues="its optimizer has the parameters and settings of the saved one")
 
 
 def _replaced(state: State, event: Event) -> State:
@@ -221,17 +223,18 @@ def _narrowed(state: State) -> Finding:
 
 
 def _not_loaded(state: State) -> Finding:
+    beside = f" beside model.load_state_dict() at {state.caller}," if state.caller else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="The run continues without its optimizer state",
-        cause="The run continues from a checkpoint with optimizer state, but the optimizer that steps did not load it:"
-        f" the checkpoint {state.path or 'in memory'} was read at step {state.opened.first}, and the same run continues"
-        f" ({state.continues}). The {wording.count(state.elements, 'element')} of the optimizer state started from"
-        " zero, so the first steps have the wrong size and direction and may undo what the model has learnt.",
-        fix='Call optimizer.load_state_dict(checkpoint["optimizer"]) before the first step, after you moved the model'
-        " to its device and dtype. Call it on the optimizer that steps: an optimizer that you build later has no state."
-        "",
+        title="The run resumed without the optimizer state of its checkpoint",
+        cause=f"The checkpoint {state.path or 'in memory'}, read at step {state.opened.first}, has optimizer state, but"
+        f" the optimizer that steps did not load it. Its {wording.count(state.elements, 'element')} started from zero,"
+        " so the first steps have the wrong size and direction. The run continues the saved one, to judge by this:"
+        f" {state.continues}.",
+        fix=f'Call optimizer.load_state_dict(checkpoint["optimizer"]){beside} on the optimizer that steps, once the'
+        " model is on its device and in its dtype. Then resume from that checkpoint again.",
+        caller=state.caller or None,
         evidence={"path": state.path, "state_elements": state.elements, "same_run_because": state.continues},
         **lifecycle_fields(state.opened),
     )

@@ -8,6 +8,7 @@ A loss that jumps once and then falls without a large step belongs to a new obje
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ QUIET_ROWS = 8
 """Rows from which arrays are faster than one row after the other."""
 
 
-@stating
+@partial(stating, conclude=lambda state: _conclude(state))
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("hello", "bye", *VERDICT.events):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
 from ammeter.verdicts.framework.lifecycle import lifecycle_fields
 from ammeter.verdicts.framework.single_event import SingleEventState, judge_event
 
-SPACING_AT_1 = {"float16": "2^-10, a thousandth", "bfloat16": "2^-7, nearly a hundredth"}
+SPACING_AT_1 = {"float16": "0.001 (2^-10)", "bfloat16": "0.008 (2^-7)"}
 """Distance from 1 to the next larger number."""
 
 
@@ -16,17 +17,19 @@ def _conclude(state: SingleEventState) -> Finding:
     data = state.data
     caller = str(data.get("caller") or "") or None
     dtypes, tensors = _list(data, "dtypes") or ["half precision"], _list(data, "tensors")
-    named = f" ({', '.join(tensors)}{', ...' if len(tensors) < int(data.get('count') or 0) else ''})" if tensors else ""
+    more = int(data.get("count") or 0) - len(tensors)
+    named = wording.listed([*tensors, *([f"{more} others"] if more > 0 else [])]) if tensors else ""
     optimizer = data.get("optimizer") or "The optimizer"
     first = tensors[0] if tensors else None
+    where = f" at {caller}" if caller and not data.get("refused") else ""
     coarse = "bfloat16" if "bfloat16" in dtypes else "float16"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Trained weights are {' and '.join(dtypes)}, without float32 master weights",
-        cause=f"{optimizer} updates weights in {' and '.join(dtypes)}, and no float32 master weights were found in its"
-        f" state. {_effect(data, coarse, caller)} This concerns {data.get('count')} of its {data.get('of')}"
-        f" tensors{named}.",
+        cause=f"{optimizer}{where} updates {data.get('count')} of its {data.get('of')} tensors in"
+        f" {' and '.join(dtypes)}, and no float32 master weights were found in its state."
+        f" {_effect(data, coarse, caller)}{f' The tensors are {named}.' if named else ''}",
         fix="Keep the weights in float32: remove .half(), .bfloat16() or torch_dtype= where the model is created, and"
         f" use torch.autocast(device, dtype=torch.{coarse}) for the forward pass. If memory is short, use an optimizer"
         " with float32 master weights, Kahan summation or stochastic rounding.",

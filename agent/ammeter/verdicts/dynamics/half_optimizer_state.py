@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.wire.columns import View
-from ammeter.wire.frames import Event
+from ammeter.wire.frames import Event, Hello
 
 HALF_DTYPES = ("float16", "bfloat16")
 
@@ -20,21 +21,20 @@ MIN_HALF_SHARE = 0.05
 the state of an adapter, are in half precision on purpose. Integers, the state of 8-bit optimizers, have their own
 scales."""
 
-SECOND_MOMENT = {
-    "bfloat16": "A second moment changes by (1 - beta2) of itself per step, which is 0.001 for the usual beta2 of 0.999"
-    " and less than bfloat16's rounding limit of 0.002 to 0.004, so it does not change.",
-    "float16": "A second moment gains (1 - beta2) of the squared gradient per step, which is 0.001 of it for the usual"
-    " beta2 of 0.999. In float16, which ranges from 6e-08 to 65504, it then stays zero for gradients below 0.005 and"
-    " becomes Inf if they stay above 255.",
-}
+USUAL_BETA2 = 0.999
+"""Adam's default."""
+
+BFLOAT16_LIMIT = 2.0**-8
+"""Change of a bfloat16 number, in shares of it, that is always rounded away below half of this limit, and is not from
+it on."""
+
 ANY_STATE = {
     "bfloat16": "bfloat16 has 8 significant bits, so it cannot hold a change by less than 0.002 to 0.004 of a number.",
     "float16": "float16 ranges from 6e-08 to 65504 and has 11 significant bits, so it can hold neither smaller nor"
     " larger numbers, nor a change by less than 0.0002 to 0.0005 of a number.",
 }
 """Limits of the two formats. In bfloat16 (8 bits), 2^-9 to 2^-8 of a number is half the distance to the next one, in
-float16 (11 bits) 2^-12 to 2^-11. 2^-24 and 65504 bound float16: 0.001 x 0.00546^2 is half of 2^-24, and 256^2 is above
-65504."""
+float16 (11 bits) 2^-12 to 2^-11. 2^-24 and 65504 bound float16."""
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -46,12 +46,19 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Dtypes of the trainable weights."""
     names: tuple[str, ...] = ()
     """Names of half-precision states; empty in recordings of earlier releases."""
+    optimizer: str = ""
+    beta2: float = 0.0
+    """Decay of the second moment, as the stream's hello has it; 0 if not known."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
-    for part in view.parts("weights.census"):
-        if isinstance(part, Event):
+    for part in view.parts("hello", "weights.census"):
+        if isinstance(part, Hello):
+            beta2 = re.fullmatch(r"\([\d.]+, ([\d.]+)\)", str(part.environment.get("optimizer.betas", "")))
+            name = str(part.environment.get("optimizer", ""))[:40]
+            state = replace(state, optimizer=name, beta2=float(beta2[1]) if beta2 else 0.0)
+        elif isinstance(part, Event):
             state = _counted(state, part)
     return state, changed(_conclude, before, state)
 
@@ -65,7 +72,8 @@ def _counted(state: State, event: Event) -> State:
     dtype = max(half, key=lambda name: (half[name], name))
     opened = state.opened.at(event.step, event.step)
     names = tuple(str(name) for name in event.data.get("half_state") or ())[:4]
-    return State(opened, dtype, sum(half.values()), elements, weights, names)
+    state = replace(state, opened=opened, dtype=dtype, half=sum(half.values()), elements=elements)
+    return replace(state, weights=weights, names=names)
 
 
 def _conclude(state: State) -> Finding:
@@ -73,13 +81,17 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The optimizer's state is {state.dtype}",
-        cause=f"The optimizer's state is in half precision ({wording.percent(share)}, {state.half} of"
+        title=f"{_whose(state)} state is in {state.dtype}",
+        cause=f"{_whose(state)} state is in half precision ({wording.percent(share)}, {state.half} of"
         f" {state.elements} numbers{_named(state)}), so its steps are rounded. {_why(state)}",
         fix=_fix(state),
         evidence=_evidence(state, share),
         **lifecycle_fields(state.opened),
     )
+
+
+def _whose(state: State) -> str:
+    return f"{state.optimizer}'s" if state.optimizer else "The optimizer's"
 
 
 def _named(state: State) -> str:
@@ -88,19 +100,38 @@ def _named(state: State) -> str:
 
 def _why(state: State) -> str:
     is_squared = any("sq" in name for name in state.names)  # exp_avg_sq of torch's Adam, square_avg of RMSprop
-    return (SECOND_MOMENT if is_squared else ANY_STATE)[state.dtype]
+    if not is_squared:
+        return ANY_STATE[state.dtype]
+    gain = 1 - (state.beta2 or USUAL_BETA2)
+    share = f"(1 - beta2) = {gain:.2g}" + ("" if state.beta2 else " by default")
+    if state.dtype == "float16":
+        low, high = (2.0**-25 / gain) ** 0.5, 65504**0.5
+        return (
+            f"A second moment gains the share {share} of the squared gradient per step. In float16, which ranges from"
+            f" 6e-08 to 65504, it stays zero for gradients below {low:.1g} and becomes Inf if they stay above"
+            f" {high:.0f}."
+        )
+    if gain < BFLOAT16_LIMIT / 2:
+        return (
+            f"A second moment decays by the share {share} per step, which is less than bfloat16's rounding limit of"
+            " 0.002 to 0.004, so it does not fall again after large gradients."
+        )
+    return ANY_STATE[state.dtype]
 
 
 def _fix(state: State) -> str:
-    follows = bool(set(state.weights) & set(HALF_DTYPES))
-    fix = (
-        "Keep the trained weights in float32 and use torch.autocast for the forward pass: PyTorch's optimizers create"
-        " their state in the dtype of the weight."
-        if follows
-        else "Create the state in float32, such as torch.zeros_like(parameter, dtype=torch.float32), and do not call"
-        " half() or bfloat16() on it. If memory is short, an 8-bit optimizer with scales loses less precision."
+    if set(state.weights) & set(HALF_DTYPES):
+        return (
+            "Keep the trained weights in float32 and use torch.autocast for the forward pass: PyTorch's optimizers"
+            " create their state in the dtype of the weight."
+        )
+    names = wording.listed(state.names) if state.names else "the state"
+    weights = f", {state.weights[0]} here" if len(state.weights) == 1 else ""
+    return (
+        f"Remove the cast of {names} to {state.dtype}, in the program or in its optimizer class: torch's own optimizers"
+        f" create them in the dtype of the weights{weights}. The state can still be used: load_state_dict() casts it to"
+        " that dtype. If memory is short, an 8-bit optimizer with scales loses less precision."
     )
-    return f"{fix} The state of a checkpoint can still be used: load_state_dict casts it to the weights' dtype."
 
 
 def _evidence(state: State, share: float) -> dict[str, Any]:

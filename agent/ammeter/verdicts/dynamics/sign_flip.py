@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
+from ammeter.verdicts.framework.learning_rates import Rates, stating
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, View
+from ammeter.wire.frames import Event, Hello
 
 Doubles = npt.NDArray[np.float64]
 
@@ -76,11 +78,24 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Values for the finding at opening: median losses, tensor, and mean of the cosines."""
     column: str = ""
     """The name of the loss, if the run has several."""
+    rates: Rates = Rates()
+    ranks: int = 0
+    """Number of ranks; 0 if not known."""
+    dtype: str = ""
+    """The dtype of autocast with gradients recorded."""
 
 
+@stating
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
-    after = _rows(state, view) if len(view) else state
-    return after, changed(_conclude, state, after)
+    before = state
+    for part in view.parts("hello", *VERDICT.events):
+        if isinstance(part, View):
+            state = _rows(state, part)
+        elif isinstance(part, Hello):
+            state = replace(state, ranks=part.world_size)
+        elif isinstance(part, Event) and part.data.get("grad") and not state.dtype:
+            state = replace(state, dtype=str(part.data.get("dtype", ""))[:20])
+    return state, changed(_conclude, before, state)
 
 
 def _rows(state: State, rows: View) -> State:
@@ -202,11 +217,10 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="Gradients reverse from step to step",
+        title="Steps undo each other: the gradient reverses from step to step",
         cause=_cause(state),
-        fix=f"Check the changes at step {state.opened.first}: the learning rate, a term of the loss, gradient"
-        " compression, the reduction of gradients over ranks. If nothing changed there, the learning rate has become"
-        f" too large for this loss: continue with half of it.{_in_float32(module)}",
+        fix=f"Halve the learning rate, unless the program changes something else at step {state.opened.first}:"
+        f" {_suspects(state)}; then undo that change first.{_in_float32(state, module)}",
         tensor=state.tensor or None,
         module=module,
         evidence=wording.finite(_evidence(state)),
@@ -217,13 +231,25 @@ def _conclude(state: State) -> Finding:
 def _cause(state: State) -> str:
     known = math.isfinite(state.loss) and math.isfinite(state.loss_before)
     which = wording.of_loss(state.column)
-    loss = f" The loss{which} was {state.loss_before:.4g} before and is {state.loss:.4g}." if known else ""
-    most = f"; {state.tensor} reverses most" if state.tensor else ""
-    return (
-        f"{wording.sentence(state.opened.since)} gradients point against those of the previous step, so each step"
-        f" undoes much of the one before. Their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
-        f" earlier (1 is the same direction, -1 the opposite){most}.{loss}"
+    loss = (
+        f" The loss{which} no longer falls beyond its noise: its median was {state.loss_before:.4g} before and is"
+        f" {state.loss:.4g} since."
+        if known
+        else ""
     )
+    most = f", most of all in {state.tensor}" if state.tensor else ""
+    return (
+        f"{wording.sentence(state.opened.since)} the gradient points against that of the previous step{most}, so a step"
+        f" undoes much of the one before: their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
+        f" earlier (1 is the same direction, -1 the opposite).{loss}"
+    )
+
+
+def _suspects(state: State) -> str:
+    """Returns what may reverse gradients in such a run."""
+    if state.ranks == 1:
+        return "a term of the loss, or a hook on the gradients"
+    return "a term of the loss, a hook on the gradients, their compression or their reduction over ranks"
 
 
 def _evidence(state: State) -> dict[str, Any]:
@@ -235,12 +261,12 @@ def _evidence(state: State) -> dict[str, Any]:
     }
 
 
-def _in_float32(module: str | None) -> str:
-    if not module:
+def _in_float32(state: State, module: str | None) -> str:
+    if not module or state.dtype not in ("float16", "bfloat16"):
         return ""
     return (
-        f" If that does not help, run {module} in float32 for a few hundred steps, with torch.autocast(device,"
-        " enabled=False) around it: if the reversals stop, the precision of that layer is the reason."
+        f" If neither helps, run {module} in float32 for a few hundred steps, under torch.autocast(device_type,"
+        f" enabled=False): if the reversals stop, {state.dtype} is too coarse for that layer."
     )
 
 
@@ -249,8 +275,8 @@ VERDICT = Verdict(
     severity="ticket",
     title="Gradients reverse from step to step",
     question="Do gradients point against those of the previous step, unlike earlier in the run?",
-    columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm"),
-    events=(),
+    columns=("grad_agreement", "loss", "loss_backward", "grad.agreement", "grad.norm", "optimizer_lr"),
+    events=("autocast.entered",),
     needs=(Readings("grad_agreement", REFERENCE_READINGS + MIN_READINGS, within=20_000),),
     state=State,
     judge=judge,

@@ -95,13 +95,20 @@ class State(Protocol):
 Judge = Callable[[Any, View], tuple[Any, Finding | None]]
 
 
-def stating(judge: Judge, *, jumps_only: bool = False) -> Judge:
+def stating(
+    judge: Judge,
+    *,
+    conclude: Callable[[Any], Finding] | None = None,
+    matters: Callable[[Any], bool] = lambda _: True,
+    jumps_only: bool = False,
+) -> Judge:
     """Adds the learning rate to the findings of a verdict, whose state has `rates` and `opened`.
 
     Args:
         judge: The verdict's judge.
-        jumps_only: Whether a gradual change, as in a warm-up, has nothing to do with the symptom. The evidence has it
-            nevertheless.
+        conclude: Builds the finding from the state, if its own texts need the rate.
+        matters: Whether the rate may be a reason, so that the cause states it; it is evidence in any case.
+        jumps_only: Whether a gradual change, as in a warm-up, has nothing to do with the symptom.
     """
 
     def judged(state: State, view: View) -> tuple[Any, Finding | None]:
@@ -113,7 +120,10 @@ def stating(judge: Judge, *, jumps_only: bool = False) -> Judge:
             rates = rates.add(view)
         if rates is not after.rates:
             after = msgspec.structs.replace(after, rates=rates)
-        return after, None if finding is None else _with_rate(finding, rates.stated, jumps_only)
+        if finding is None:
+            return after, None
+        finding = finding if conclude is None else conclude(after)
+        return after, _with_rate(finding, rates.stated, is_stated=matters(after), jumps_only=jumps_only)
 
     return judged
 
@@ -148,7 +158,7 @@ def _distance(rate: float, other: float) -> float:
     return abs(math.log(rate / other)) if rate > 0 and other > 0 else math.inf
 
 
-def _with_rate(finding: Finding, stated: Stated, jumps_only: bool) -> Finding:
+def _with_rate(finding: Finding, stated: Stated, *, is_stated: bool, jumps_only: bool) -> Finding:
     if stated.step < 0 or stated.first != finding.first_step:
         return finding
     evidence = {"learning_rate": stated.rate, "learning_rate_step": stated.step}
@@ -167,5 +177,6 @@ def _with_rate(finding: Finding, stated: Stated, jumps_only: bool) -> Finding:
             f" {finding.first_step}."
         )
     else:
-        return msgspec.structs.replace(finding, evidence={**finding.evidence, **evidence})
-    return msgspec.structs.replace(finding, cause=finding.cause + text, evidence={**finding.evidence, **evidence})
+        text = ""
+    cause = finding.cause + text * is_stated
+    return msgspec.structs.replace(finding, cause=cause, evidence={**finding.evidence, **evidence})

@@ -60,17 +60,32 @@ def _event(state: State, event: Event) -> State:
 def _conclude(state: State) -> Finding:
     origin = state.origin
     backward = origin.kind == "backward"
+    kind = f"{origin.dtype} " * bool(origin.dtype) + "backward " * backward
     where = f"at {origin.line}" if origin.line else f"in {origin.place}"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket" if backward and not state.weight else "page",
-        title=f"A {'backward ' if backward else ''}kernel of {origin.operator} makes NaN or Inf {where}",
-        cause=f"{origin.words().strip()}{_weights(state)}",
+        title=f"A {kind}kernel of {origin.operator} makes NaN or Inf {where}",
+        cause=f"{_made(origin)}{_weights(state)}",
         fix=f"{origin.fix()}{_known(state)}",
         module=origin.module or None,
         caller=origin.line or None,
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
+    )
+
+
+def _made(origin: NonfiniteOrigin) -> str:
+    """Returns which operator made the NaN or Inf, in which pass, and the proof that its kernel is wrong."""
+    if not origin.is_first or origin.reason == "constant":
+        return origin.words().strip()
+    forward = origin.kind == "forward"
+    size = f", from {'inputs' if forward else 'gradients'} of at most {origin.absmax:.4g}" if origin.absmax >= 0 else ""
+    how = ", ".join(filter(None, (origin.dtype, origin.line)))
+    return (
+        f"In the {'forward' if forward else 'backward'} pass, {origin.operator} in {origin.place}"
+        f"{f' ({how})' if how else ''} made a NaN or an Inf{size}."
+        f"{trial_wording.cause(origin.trial, origin.dtype, origin.exact)}"
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ammeter.verdicts.framework.gradient_frontier import Origin
 from ammeter.verdicts.framework.learning_rates import Rates
 from ammeter.verdicts.framework.lifecycle import Lifecycle
-from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE
+from ammeter.verdicts.framework.scale_limits import INVERSE_INFINITE_SCALE, MIN_USEFUL_SCALE
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +65,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     def constant(self) -> bool:
         """Whether the scale was the same in all skipped steps of the collapse."""
         return self.from_scale == self.to_scale == self.lowest
+
+    @property
+    def at_any_scale(self) -> bool:
+        """Whether steps failed down to a scale at which nothing is scaled, and none was applied since."""
+        is_over = self.resumed >= 0 or self.applied_between > 0
+        return not self.several and not is_over and self.lowest <= MIN_USEFUL_SCALE
 
     @property
     def first_applied(self) -> int:

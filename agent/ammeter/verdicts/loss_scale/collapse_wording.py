@@ -8,17 +8,27 @@ from ammeter.verdicts.loss_scale.collapse_state import State
 
 
 def cause(state: State) -> str:
-    opened = state.opened
+    opened, place = state.opened, state.frontier
+    skipped = f"skipped {state.lost_steps} steps from {opened.first} to {opened.last}"
+    if state.at_any_scale and place.count == 1 and place.tensor:
+        others = wording.count(place.before + place.after, "other")
+        return (
+            f"The gradient of {place.tensor} contained NaN or Inf when it was read at step {place.step}; {others} were"
+            f" finite. The scaler {skipped}{_scales(state).replace(', so the', ', while the')}: gradients were"
+            f" non-finite at a scale of 1 and below, so a lower one does not help.{_outlook(state)}"
+        )
     return (
-        f"The scaler skipped {state.lost_steps} steps from {opened.first} to {opened.last} because their gradients"
-        f" contained NaN or Inf{_scales(state)}. {_before(state)}{_after(state)}"
-        f"{state.frontier.words()}{_outlook(state)}"
+        f"The scaler {skipped} because their gradients contained NaN or Inf{_scales(state)}. {_before(state)}"
+        f"{_after(state)}{place.words()}{_outlook(state)}"
     )
 
 
 def title(state: State) -> str:
     if state.several:
         return f"{state.lost_steps} steps were skipped in a run with several scalers"
+    place = state.frontier
+    if state.at_any_scale and place.count == 1 and place.tensor:
+        return f"The gradient of {place.tensor} contains NaN or Inf, and no lower loss scale helps"
     if not state.constant:
         return f"Loss scale collapsed from {state.from_scale:.6g} to {wording.figure(state.lowest)}"
     if state.applied_between:
@@ -101,8 +111,8 @@ def _outlook(state: State) -> str:
         return f" {when} 1/scale is infinite in float32, and gradients multiplied by it become NaN."
     if state.steps_left:
         return (
-            f" After {wording.count(state.steps_left, 'more skipped step')} 1/scale becomes infinite, and unscale_"
-            " turns finite gradients into NaN."
+            f" In {wording.count(state.steps_left, 'more skipped step')} 1/scale becomes infinite, and unscale_ turns"
+            " finite gradients into NaN."
         )
     return " 1/scale is infinite now: unscale_ turns finite gradients into NaN, and GradScaler does not skip that."
 
@@ -112,14 +122,20 @@ def fix(state: State) -> str:
     first = opened.first
     if state.weights_nonfinite >= first:
         return (
-            "Stop the run: the weights contain NaN or Inf themselves, which neither another batch nor a lower scale"
-            f" repairs. {_restart(state)} Check the last applied step before that for the reason, then the memory"
-            " of the host and the GPU."
+            "Check the last applied step before that for the reason, then the memory of the host and the GPU: the"
+            " weights contain NaN or Inf themselves, which neither another batch nor a lower scale repairs. Continue"
+            f" with {_new_scaler(state)}."
         )
     repair = (
         f"fix {place.module or 'the operation that makes the gradients non-finite'}: check it for an overflow, a"
         " division or a missing eps, or run it in float32"
     )
+    if state.at_any_scale and place.count == 1 and place.tensor:
+        return (
+            f"Check what computes or changes the gradient of {place.tensor} and of no other tensor: a hook on it, or an"
+            f" overflow in its sum over the batch. Against the latter, run {place.module} in float32, under"
+            f" torch.autocast(device_type, enabled=False). Continue with {_new_scaler(state)}."
+        )
     if state.resumed >= 0 or state.applied_between:
         return (
             f"Run one batch of the skipped steps from {first} to {opened.last} with"
@@ -129,22 +145,9 @@ def fix(state: State) -> str:
     if state.lowest > MIN_USEFUL_SCALE or state.several:
         return (
             "Check whether steps are applied again before the scale has fallen to 1: then it was an overflow. If not,"
-            f" stop the run and {repair}. {_restart(state)}"
+            f" {repair}, and continue with {_new_scaler(state)}."
         )
-    return f"Stop the run and {repair}. Do not lower the scale further. {_restart(state)}"
-
-
-def _restart(state: State) -> str:
-    first = state.opened.first
-    if state.weights_nonfinite >= first or not state.steps_left:
-        return f"Restore {wording.earlier(first)} and continue with {_new_scaler(state)}."
-    if state.partly_applied:
-        return (
-            f"One optimizer stepped while another was skipped: restore {wording.earlier(first)} and use"
-            f" {_new_scaler(state)}."
-        )
-    before = f", or from {wording.earlier(first)}" if first > 0 else ""
-    return f"The skipped steps changed no weight: continue from the current weights{before}, with {_new_scaler(state)}."
+    return f"{wording.sentence(repair)}. A lower scale does not help: continue with {_new_scaler(state)}."
 
 
 def _new_scaler(state: State) -> str:

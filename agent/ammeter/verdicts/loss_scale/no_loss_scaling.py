@@ -13,6 +13,7 @@ from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.float16 import is_half, sampled_rows
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
+from ammeter.verdicts.framework.single_event import MAX_TEXT_CHARS
 from ammeter.wire.columns import View, measured
 from ammeter.wire.frames import Event, Hello
 
@@ -51,6 +52,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Applied steps before autocast was known, of the first EARLY_STEPS."""
     is_changed: bool = False
     """Whether the program moves gradients off the grid before they are read."""
+    caller: str = ""
+    """The line of a backward() in float16."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -69,6 +72,8 @@ def _event(state: State, event: Event) -> State:
     data = event.data
     if event.name == "scaler.seen":
         return _scaled(state) if data.get("enabled") else replace(state, disabled=True)
+    if event.name == WITHOUT_SCALER and data.get("caller"):
+        state = replace(state, caller=str(data["caller"])[:MAX_TEXT_CHARS])
     if event.name == UNSCALED:
         return replace(state, grid=True, is_changed=True)
     is_open = event.name == WITHOUT_SCALER and data.get("autocast") is True
@@ -131,16 +136,18 @@ def _applied(state: State, step: int) -> State:
 def _conclude(state: State) -> Finding:
     device = state.device or "cuda"
     scaler = f"torch.amp.GradScaler('{device}')"
+    at = f" at {state.caller}" if state.caller else ""
     unused = " A GradScaler exists, but it is disabled: scale(), unscale_() and step() then do not scale or check."
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="float16 autocast without an enabled GradScaler",
+        title="float16 autocast without an enabled GradScaler: small gradients become zero",
         cause=f"The run trains in float16 autocast on {device} without an enabled GradScaler, so gradients below 2^-24"
         f" become zero and those below 2^-14 lose precision. {_applied_steps(state)}{unused if state.disabled else ''}",
-        fix=f"Create scaler = {scaler} once, before the training loop; in each step call scaler.scale(loss).backward(),"
-        " scaler.step(optimizer), scaler.update(). Alternatively use dtype=torch.bfloat16 in autocast, which needs no"
-        " scaler.",
+        fix=f"Create scaler = {scaler} once, before the training loop. In each step replace loss.backward(){at} by"
+        " scaler.scale(loss).backward(), and optimizer.step() by scaler.step(optimizer); scaler.update(). Or use"
+        " dtype=torch.bfloat16 in autocast, which needs no scaler.",
+        caller=state.caller or None,
         evidence=_evidence(state, device),
         **lifecycle_fields(state.opened),
     )

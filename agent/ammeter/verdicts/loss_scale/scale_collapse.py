@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ RECOVERED_STEPS = 10
 """Good steps in a row that close the verdict."""
 
 
-@stating
+@partial(stating, matters=lambda state: not state.at_any_scale)
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts(*VERDICT.events):

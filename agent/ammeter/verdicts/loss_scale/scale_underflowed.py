@@ -24,6 +24,11 @@ MAX_NAME_CHARS = 120
 """Characters of a tensor's name that are stored, to limit the size of the state."""
 
 
+LARGEST_BACKOFF = 2.0**10
+"""Factor per step beyond which the program has set the scale: a skipped step halves it, or lowers it by the
+backoff_factor of a GradScaler, for which a thousandth would be unusual."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     before: float = -1.0
@@ -36,6 +41,15 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """A weight with NaN or Inf that was read after such a step was applied."""
     own: bool = False
     """Whether the program scales its loss itself, without a GradScaler."""
+    before_step: int = -1
+    """Step of `before`. `fell_at`: that of `fell_from`."""
+    fell_at: int = -1
+
+    @property
+    def was_set(self) -> bool:
+        """Whether the scale fell further than skipped steps lower it in so few steps."""
+        steps = self.opened.first - self.fell_at
+        return 0 <= self.fell_at and self.fell_from > self.scale * LARGEST_BACKOFF**steps
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -54,20 +68,21 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
 def _rows(state: State, rows: View) -> State:
     scales = rows.scalar("scale")
     if not state.opened.active and not (scales <= INVERSE_INFINITE_SCALE).any():
-        known = scales[np.isfinite(scales)]
-        last = float(known[-1]) if known.size else state.before
-        return state if last == state.before else replace(state, before=last)
+        known = np.flatnonzero(np.isfinite(scales))
+        if not known.size:
+            return state
+        return replace(state, before=float(scales[known[-1]]), before_step=int(rows.steps[known[-1]]))
     for step, (scale, applied) in rows.records("scale", "applied"):
         if scale <= INVERSE_INFINITE_SCALE:
             state = _without_inverse(state, step, scale, applied > 0)
         elif math.isfinite(scale):
-            state = _with_inverse(state, scale, applied > 0)
+            state = replace(_with_inverse(state, scale, applied > 0), before_step=step)
     return state
 
 
 def _without_inverse(state: State, step: int, scale: float, applied: bool) -> State:
     if not state.opened.active:
-        state = replace(state, fell_from=state.before, scale=scale, applied=0, weight="")
+        state = replace(state, fell_from=state.before, fell_at=state.before_step, scale=scale, applied=0, weight="")
     return replace(state, opened=state.opened.at(step, step), applied=state.applied + applied, recovered=0)
 
 
@@ -83,19 +98,41 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"Loss scale {state.scale:.3g} is too small to unscale gradients",
+        title=_title(state),
         cause=_cause(state),
-        fix=f"Stop the run, restore {wording.earlier(opened.first)}, and continue with a new"
-        f" {'loss scale' if state.own else 'GradScaler'}; do not load this scaler's state. Then find out why the scale"
-        " fell: either step after step was skipped, or the program set it.",
+        fix=_fix(state),
         evidence=_evidence(state),
         **lifecycle_fields(opened),
     )
 
 
+def _title(state: State) -> str:
+    fell = "was set" if state.was_set else "fell"
+    return f"The loss scale {fell} to {wording.scale(state.scale)}, where unscaling makes NaN"
+
+
+def _fix(state: State) -> str:
+    new = "a new loss scale" if state.own else "a new GradScaler, without the state of this one"
+    if state.was_set and state.own:
+        return f"Remove what sets the loss scale at step {state.opened.first}, and continue with {new}."
+    if state.was_set:
+        return (
+            f"Remove what sets the scale at step {state.opened.first}: scaler.update(new_scale),"
+            f" scaler.load_state_dict() or a write to the scaler. Continue with {new}."
+        )
+    return (
+        "Find what makes the gradients of every step NaN or Inf: each skipped step has lowered the scale, and a lower"
+        f" scale does not mend them. Continue with {new}."
+    )
+
+
 def _cause(state: State) -> str:
     opened = state.opened
-    fell = f", and {wording.scale(state.fell_from)} before" if state.fell_from > 0 else ""
+    if state.was_set:
+        fell = f", after {wording.scale(state.fell_from)} at step {state.fell_at}: a skipped step halves it, so the"
+        fell += " program has set it"
+    else:
+        fell = f", and {wording.scale(state.fell_from)} before" if state.fell_from > 0 else ""
     were = f"{wording.count(state.applied, 'such step')} {'was' if state.applied == 1 else 'were'} applied"
     harm = (
         f" {were}, and the weights contain NaN or Inf since then, {state.weight} among them."
@@ -111,8 +148,8 @@ def _cause(state: State) -> str:
         " skip the step."
     )
     return (
-        f"The loss scale underflowed to 2^-128 or less {opened.since}, so 1/scale is Inf in float32{effect}"
-        f" The scale was {wording.scale(state.scale)} at step {opened.first}{fell}.{harm}"
+        f"The loss scale was {wording.scale(state.scale)} at step {opened.first}{fell}. Since step"
+        f" {opened.since.removeprefix('since step ')}, 1/scale is Inf in float32{effect}{harm}"
     )
 
 

@@ -67,7 +67,7 @@ def _cause(state: State, caller: str | None) -> str:
     after = f" after {steps} steps" if isinstance(steps, int) and steps > 1 else ""
     starts = f" of {wording.scale(scale)}" if isinstance(scale, float | int) else ""
     return (
-        f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' (at {caller})' if caller else ''},"
+        f"{data.get('optimizer') or 'The optimizer'} was resumed{after}{f' at {caller}' if caller else ''},"
         f" but its GradScaler starts with an initial scale{starts}: {_which(state)}. {_effect(state)}"
     )
 
@@ -98,9 +98,9 @@ def _which(state: State) -> str:
     if state.data.get("loaded_by_another"):
         return f"another GradScaler loaded the state (at {state.data['loaded_by_another']}), not the one that steps"
     if state.scaler_in:
-        return f"{state.scaler_in} contains a scaler's state, which was read from the file and not loaded"
+        return f"the scaler's state in the checkpoint {state.scaler_in} was read from the file and not loaded"
     if state.without:
-        return f"{state.without} contains the optimizer's state and no scaler's"
+        return f"the checkpoint {state.without} contains the optimizer's state and no scaler's"
     return "no state was loaded into it"
 
 
@@ -109,7 +109,8 @@ def _fix(state: State) -> str:
     if state.data.get("loaded_by_another"):
         return f"Call {load} on the scaler that steps the optimizer, and create no other scaler after it."
     if state.scaler_in:
-        return f"Call {load} next to optimizer.load_state_dict(), before the first step."
+        caller = state.data.get("caller")
+        return f"Call {load} next to optimizer.load_state_dict(){f' at {caller}' if caller else ''}."
     return (
         f"Save 'scaler': scaler.state_dict() in every checkpoint, and call {load} next to optimizer.load_state_dict()."
         " For a checkpoint without it, start with GradScaler(init_scale=...) at the last scale of the interrupted run,"

@@ -18,11 +18,11 @@ def _conclude(state: SingleEventState) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title="A new GradScaler replaced the run's own",
-        cause=f"At step {state.opened.first} another GradScaler steps {data.get('optimizer') or 'the optimizer'}"
+        title=f"A new GradScaler replaced the run's own at step {state.opened.first}",
+        cause=f"From step {state.opened.first} on, another GradScaler steps {data.get('optimizer') or 'the optimizer'}"
         f"{f' at {caller}' if caller else ''}{_from(first, before)}. The new scaler does not have the scale that the"
         f" previous one had found: {_costs(first, before)}.",
-        fix="Create the scaler once, before the loop over the epochs, and use it until the end. If another object has"
+        fix="Create the GradScaler once, before the loop over the epochs, and no other one later. If another object has"
         " to replace it, copy the state: new.load_state_dict(old.state_dict()).",
         caller=caller,
         evidence={"scale": first, "scale_before": before, "optimizer": data.get("optimizer")},

@@ -42,9 +42,9 @@ def _cause(data: dict[str, Any], dtype: str, at: str) -> str:
     where = f" and {wording.count(lines - 1, 'other line')}" if lines > 1 else ""
     return (
         f"Numbers in {dtype} are cast to float32{at}{where}, and these float32 copies are cast straight back to"
-        f" {dtype}: the numbers that come back are the same, bit for bit. In one forward pass these casts read and"
-        f" write {written(int(data['moved_bytes']))}. By the data sheet of a V100, that takes"
-        f" {_times(_share(data))} the time of its matrix products in low precision."
+        f" {dtype}: the numbers that come back are the same, bit for bit, so the casts cost time and"
+        f" change no result. In one forward pass they read and write {written(int(data['moved_bytes']))}: by the data"
+        f" sheet of a V100 GPU, that takes {_times(_share(data))} the time of the matrix products in low precision."
     )
 
 
@@ -53,8 +53,8 @@ def _fix(dtype: str, caller: str, at: str) -> str:
     how = f" The line belongs to the package {package}: override forward() of that module." if package else ""
     return (
         f"Remove the cast to float32{at}: autocast gives each operator the dtype that it needs.{how} If this part is"
-        " meant to compute in float32, put it inside with torch.autocast(device_type, enabled=False):, because autocast"
-        f" casts the inputs of matrix products back to {dtype} otherwise."
+        " meant to compute in float32, run it under torch.autocast(device_type, enabled=False): otherwise autocast"
+        f" casts the inputs of matrix products back to {dtype}."
     )
 
 

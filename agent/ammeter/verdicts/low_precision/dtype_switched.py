@@ -14,7 +14,7 @@ EFFECTS = {
     "float16": "float16 ends at 65504 and rounds numbers below 2^-25 to zero, so that a recomputation in it may"
     " overflow or underflow where the forward pass did not.",
     "bfloat16": "bfloat16 has 8 significant bits, so that the recomputed numbers are coarser.",
-    "float32": "The recomputed numbers are more exact than those of the forward pass, and cost the time and memory of"
+    "float32": "They differ by the rounding of the forward pass, and the recomputation costs the time and memory of"
     " float32.",
 }
 """Dtype of the recomputation -> its effect. Half the smallest float16, 2^-24, is rounded to zero."""
@@ -40,14 +40,15 @@ def _conclude(state: SingleEventState) -> Finding:
 
 def _title(data: dict[str, Any]) -> str:
     if not data.get("again"):
-        return "Backward recomputes a part of the forward pass under another autocast"
-    return f"Backward recomputes in {data['again']} what the forward pass computed in {data.get('dtype')}"
+        return "backward() recomputes a part of the forward pass under another autocast"
+    place = str(data.get("module") or "") or "A part of the model"
+    return f"{place} runs in {data.get('dtype')}, but is recomputed in {data['again']} in backward()"
 
 
 def _seen(data: dict[str, Any]) -> str:
     module, others = str(data.get("module") or "") or "the model", int(data.get("modules") or 1) - 1
-    more = f" So did {wording.count(others, 'other module')}." if others > 0 else ""
-    again = f"{_by(data)} ran it again during backward(){_at(data)}"
+    more = f" The same holds for {wording.count(others, 'other module')}." if others > 0 else ""
+    again = f"{_by(data)} ran it again in backward(){_at(data)}"
     if not data.get("again"):
         return f"{_capital(module)} ran in the forward pass and raised an error when {again}."
     raised = " The recomputation then raised an error." if data.get("raised") else ""
@@ -81,8 +82,7 @@ def _effect(data: dict[str, Any]) -> str:
     if not data.get("again"):
         return "Its operators therefore received other dtypes than before."
     of_values = (
-        "The gradients of this part are those of the recomputed numbers, and not of the numbers that the loss was"
-        " computed from."
+        "The gradients of this part therefore belong to other numbers than those that the loss was computed from."
     )
     effect = EFFECTS.get(str(data["again"]), "")
     return f"{of_values} {effect}".rstrip()
@@ -100,10 +100,11 @@ def _fix(data: dict[str, Any]) -> str:
             " autocast that is on where it is called. If you pass context_fn, let both of its contexts enter the same"
             " autocast; inside of the checkpointed function, do not choose autocast by a flag or by the grad mode."
         )
+    before = str(data.get("autocast") or "off")
+    autocast = "enabled=False" if before == "off" else f"dtype=torch.{before}"
     return (
-        f"Enter the autocast of the forward pass around the recomputation{_at(data)}, or use"
-        " torch.utils.checkpoint.checkpoint(), which does so. By hand: keep torch.is_autocast_enabled(device_type) and"
-        " torch.get_autocast_dtype(device_type) in forward(), and pass both to torch.autocast() in backward()."
+        f"Run the recomputation{_at(data)} under torch.autocast(device_type, {autocast}), as the forward pass. Or"
+        " replace the Function by torch.utils.checkpoint.checkpoint(), which restores autocast by itself."
     )
 
 

@@ -85,7 +85,8 @@ def _conclude(state: State) -> Finding:
             f"The run uses torch {state.torch}, which is older than {oldest}: its mixed precision has other APIs, fewer"
             " fused attention kernels, and bugs that later versions fix."
         )
-        fix.append(f"Install a newer version with pip install 'torch>={oldest}', and a GPU driver that supports it.")
+        driver = " and a GPU driver that supports it" if state.capability else ""
+        fix.append(f"Install a newer torch{driver}: pip install 'torch>={oldest}'.")
     if _is_wrong(state.dtype, state):
         cause.append(
             f"Autocast uses float16 on a {state.device}. Public threads, such as"

@@ -90,19 +90,37 @@ def _conclude(state: State) -> Finding:
     passed = bool(origin.kind)
     module = origin.module if passed else state.module
     place = module or "the model's own code"
-    below = f" below the {origin.absmax:.4g} seen" if origin.absmax >= 0 else ""
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
         title=f"The output of {place} {'exceeds' if passed else 'comes close to'} the largest float16",
         cause=_passed(origin) if passed else _near(state, place),
-        fix="Use dtype=torch.bfloat16 in autocast, whose range reaches 3e38. Alternatively run"
-        f" {place} in float32, with torch.autocast(device, enabled=False) around it and .float() on its inputs, or"
-        f" reduce its inputs with a norm or a clamp{below}.",
+        fix=_fix(origin, place, state.opened.first),
         module=module or None,
         evidence=_evidence(state, passed),
         **lifecycle_fields(state.opened),
     )
+
+
+def _fix(origin: NonfiniteOrigin, place: str, first: int) -> str:
+    bfloat16 = "dtype=torch.bfloat16 in autocast, whose range reaches 3e38"
+    if _factor(origin):
+        return (
+            f"Remove the large factor in {place}: look for what multiplies by it since step {first}. If outputs above"
+            f" 65504 are intended, use {bfloat16}."
+        )
+    float32 = "in float32, under torch.autocast(device_type, enabled=False) and with .float() on its inputs"
+    return (
+        f"Use {bfloat16}. Or make the inputs of {place} smaller, with a norm or a clamp, or run it {float32}, as far as"
+        " what follows it does not cast the result to float16 again."
+    )
+
+
+def _factor(origin: NonfiniteOrigin) -> float:
+    """Returns the factor that a product of such small inputs must have to overflow; 0 if a float16 number suffices."""
+    if origin.operator != "Mul" or not 0 < origin.absmax < 1:
+        return 0.0
+    return FLOAT16_MAX / origin.absmax
 
 
 def _evidence(state: State, passed: bool) -> dict[str, Any]:
@@ -117,10 +135,12 @@ def _evidence(state: State, passed: bool) -> dict[str, Any]:
 def _passed(origin: NonfiniteOrigin) -> str:
     op = f" ({origin.op})" if origin.op else ""
     most = f", at most {origin.absmax:.4g}" if origin.absmax >= 0 else ""
+    factor = _factor(origin)
+    product = f" To overflow, they must be multiplied by more than {wording.figure(factor)}." if factor else ""
     return (
         f"The output of {origin.place}{op} overflowed float16, whose largest value is 65504: {origin.infs} of its"
-        f" values are Inf although its inputs are finite{most}. A lower loss scale does not help, because it multiplies"
-        " the loss, after all modules."
+        f" values are Inf although its inputs are finite{most}.{product} A lower loss scale does not help, because it"
+        " multiplies the loss, after all modules."
     )
 
 

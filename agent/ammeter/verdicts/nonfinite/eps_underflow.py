@@ -23,15 +23,15 @@ def _conclude(state: SingleEventState) -> Finding:
     harm = (
         f"An input without variance becomes NaN: in a test, {100 * float(bad or 0):.0f} % of the outputs were NaN."
         if is_norm
-        else "The update of a weight whose gradients were zero is 0/0, so the weight becomes NaN, although all"
-        " gradients are finite: no loss scaler would skip the step."
+        else "The update of a weight whose gradients were zero is 0/0, which makes the weight NaN. A loss scaler does"
+        " not skip that step, because it checks the gradients before the step and not the update."
     )
     caller = str(data.get("caller") or "")
-    size = f", {eps:g}, becomes zero in {dtype}{smallest}" if eps else " is 0"
+    size = f", {eps:g}, is zero in {dtype}{smallest}" if eps else " is 0"
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"The eps of {where} is zero in {dtype}",
+        title=f"{where} divides by zero: its eps{f' of {eps:g}' if eps else ''} is zero in {dtype}",
         cause=f"The eps of {where}{f' ({caller})' if caller else ''}{size}, so it does not prevent a division by zero."
         f" {harm}",
         fix=_fix(where, dtype, eps, is_norm),
@@ -44,14 +44,14 @@ def _conclude(state: SingleEventState) -> Finding:
 
 def _fix(where: str, dtype: str, eps: float, is_norm: bool) -> str:
     if not eps or dtype not in SAFE_EPS:
-        return f"Set the eps of {where} to torch's default. Restore weights that are NaN already from a checkpoint."
+        return f"Set the eps of {where} to torch's default."
     safe = f"eps={SAFE_EPS[dtype]:g}"
     if is_norm:
         return f"Keep {where} in float32 with {where}.float(), or set {safe}."
     return (
         "Keep the weights, and with them the optimizer's state, in float32, and run the forward pass in"
-        f" {dtype} with torch.autocast; the present eps is then right. If the state must stay in {dtype}, set {safe} in"
-        " the optimizer. Restore weights that are NaN already from a checkpoint."
+        f" torch.autocast(device_type, dtype=torch.{dtype}): an eps of {eps:g} is then right. If the state must stay in"
+        f" {dtype}, set {safe} in {where}."
     )
 
 

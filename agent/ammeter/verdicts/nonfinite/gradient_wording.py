@@ -8,14 +8,34 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.scale_limits import MIN_USEFUL_SCALE
 from ammeter.verdicts.nonfinite.gradient_episode import PROOFS, OwnFunction, State
 
+DERIVATIVES = {
+    "Sqrt": ("the derivative of a square root is infinite at 0", "torch.sqrt(x + eps)"),
+    "Norm": ("a norm has no derivative at 0", "torch.sqrt((x * x).sum(dim) + eps)"),
+    "LinalgVectorNorm": ("a norm has no derivative at 0", "torch.sqrt((x * x).sum(dim) + eps)"),
+    "Acos": ("the derivative of an arc cosine is infinite at 1 and -1", "torch.acos(x.clamp(eps - 1, 1 - eps))"),
+    "Asin": ("the derivative of an arc sine is infinite at 1 and -1", "torch.asin(x.clamp(eps - 1, 1 - eps))"),
+}
+"""Operator -> why a finite result of it may have no finite derivative, and how to avoid that."""
+
+
+def is_located(state: State) -> bool:
+    """Whether the graph shows the operator, in a module: more exact than the frontier of the gradients."""
+    return bool(state.origin.is_first and state.origin.module and state.origin.operator)
+
 
 def title(state: State) -> str:
+    if is_located(state):
+        origin = state.origin
+        finite = "" if state.loss_unread else ", although the loss is finite"
+        return f"The backward pass of {origin.operator} in {origin.module} makes NaN or Inf{finite}"
     where = f" at {state.frontier.module}" if state.frontier.module else ""
     return f"Non-finite gradients{where}{'' if state.loss_unread else ' with a finite loss'}"
 
 
 def cause(state: State) -> str:
     loss = "; the loss was not read" if state.loss_unread else " although the loss was finite"
+    if is_located(state) and not came_later(state):
+        return f"{_steps(state)} the gradients contained NaN or Inf{loss}.{state.origin.words()}{_effect(state)}"
     return (
         f"{_steps(state)} the gradients contained NaN or Inf{loss}."
         f"{state.frontier.words()}{_place(state)}{_effect(state)}"
@@ -30,7 +50,9 @@ def fix(state: State) -> str:
         " inside), log, exp, or a custom autograd.Function. Clamp its input, or run it in float32 with"
         " torch.autocast(..., enabled=False)."
     )
-    if state.origin.trial:
+    if state.origin.trial == "undefined" and state.origin.operator in DERIVATIVES:
+        check = _derivative(state)
+    elif state.origin.trial:
         check = state.origin.fix()
     elif state.functions and not state.origin.kind:
         names = wording.listed([f"{function.name}.backward(){_at(function)}" for function in state.functions])
@@ -45,12 +67,19 @@ def fix(state: State) -> str:
             " its reduction is copied back (turn off the overlap of communication and computation for a trial), a"
             " division, or a clip."
         )
-    before = wording.earlier(state.opened.first)
-    if state.applied and state.weight:
-        return f"Stop the run and restore {before}. {check}"
-    if state.applied:
-        return f"Check the weights with torch.isfinite; if one is not finite, restore {before}. {check}"
     return check
+
+
+def _derivative(state: State) -> str:
+    """Returns what to do about an operator whose derivative is not finite at some inputs."""
+    origin = state.origin
+    place = f"at {origin.line}" if origin.line else f"in {origin.place}"
+    why, instead = DERIVATIVES[origin.operator]
+    shown = f" {origin.reproducer} in the run's folder shows it without the training." if origin.reproducer else ""
+    return (
+        f"For {origin.operator} {place}, compute {instead} with an eps such as 1e-6: {why}. A torch.where after it does"
+        f" not help, because zero times Inf is NaN.{shown}"
+    )
 
 
 def came_later(state: State) -> bool:

@@ -97,8 +97,8 @@ def _fix(origin: NonfiniteOrigin) -> str:
         )
     return (
         f"Before {origin.place}, unmask rows that are masked completely: with a boolean mask in which True excludes,"
-        " masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If the mask is a number that"
-        f" is added to the scores, add it once{_too_low(origin)}."
+        " masked = masked & ~masked.all(-1, keepdim=True). Leave such rows out of the loss. If the mask is a number"
+        f" that is added to the scores, add it once{_too_low(origin)}."
     )
 
 

@@ -26,6 +26,13 @@ the batches or the weights may be the fault."""
 MAX_NAME_CHARS = 160
 """Maximum characters of a stored name."""
 
+MAX_NAMES = 4
+"""Names of tensors that are stored."""
+
+MOMENTUM = 0.1
+"""Momentum of torch's normalization layers, unless the program sets another one: after 10 / momentum steps, less than
+5e-5 is left of an average's first value."""
+
 
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
@@ -46,6 +53,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     good_step: int = -1
     spoilt: str = ""
     """`good`: newest checkpoint from before the reading, which is not overwritten since. `spoilt`: newest one since."""
+    others: tuple[str, ...] = ()
+    """Names of further tensors with NaN or Inf, of the first MAX_NAMES."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -64,7 +73,7 @@ def _event(state: State, event: Event) -> State:
     if event.name == "buffers.finite":
         return replace(state, opened=state.opened.over(), read=-1, losses=0, weights_read=-1, spoilt="")
     data = event.data
-    name = str((data.get("tensors") or ["a buffer"])[0])[:MAX_NAME_CHARS]
+    name, *others = (str(name)[:MAX_NAME_CHARS] for name in (data.get("tensors") or ["a buffer"])[:MAX_NAMES])
     count = data.get("count")
     state = replace(state, count=count if isinstance(count, int) else 1, opened=state.opened.until(event.step))
     if state.read >= 0 and _counts(state):
@@ -72,7 +81,8 @@ def _event(state: State, event: Event) -> State:
     last = data.get("last_finite")
     last = last if isinstance(last, int) else -1
     statistics = data.get("statistics") is not False
-    return replace(state, read=event.step, tensor=name, statistics=statistics, last_finite=last, losses=0)
+    state = replace(state, read=event.step, tensor=name, others=tuple(others))
+    return replace(state, statistics=statistics, last_finite=last, losses=0)
 
 
 def _counts(state: State) -> bool:
@@ -120,7 +130,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"Buffer {state.tensor} contains NaN or Inf, read at step {first}",
+        title=f"{_what(state)} of {_modules(state)} {_contain(state)} NaN or Inf, read at step {first}",
         cause=_cause(state),
         fix=_fix(state),
         tensor=state.tensor,
@@ -144,10 +154,34 @@ def _has_bad_loss(state: State) -> bool:
     return max(state.last_finite, 0) <= state.bad_loss <= state.opened.first
 
 
+def _what(state: State) -> str:
+    kind = "running average" if state.statistics else "buffer"
+    return f"A {kind}" if state.count == 1 else f"{state.count} {kind}s"
+
+
+def _contain(state: State) -> str:
+    return "contains" if state.count == 1 else "contain"
+
+
+def _modules(state: State) -> str:
+    """Returns the modules of the tensors whose names are known."""
+    names = list(dict.fromkeys(module_of(name) or "the model" for name in (state.tensor, *state.others)))
+    more = " and others" if state.count > 1 + len(state.others) else ""
+    return f"{', '.join(names)}{more}" if more or len(names) == 1 else wording.listed(names)
+
+
+def _names(state: State) -> str:
+    """Returns the tensors' names, without the module if they are all of one."""
+    names = [state.tensor, *state.others]
+    modules = {module_of(name) for name in names}
+    more = state.count - len(names)
+    if len(modules) > 1 or None in modules or more > 0:
+        return ", ".join(names) + (f" and {wording.count(more, 'other buffer')}" if more > 0 else "")
+    return f"{wording.listed([name.rpartition('.')[2] for name in names])} of {_modules(state)}"
+
+
 def _cause(state: State) -> str:
     first = state.opened.first
-    contain = "buffer of the model contains" if state.count == 1 else "buffers of the model contain"
-    among = "" if state.count == 1 else " among them"
     finite = f"; at step {state.last_finite} they were finite" if state.last_finite >= 0 else ""
     loss = f" The loss of step {state.bad_loss} was not finite." if _has_bad_loss(state) else ""
     weights = (
@@ -155,25 +189,26 @@ def _cause(state: State) -> str:
     )
     saved = f" {state.spoilt} was saved with it." if state.spoilt else ""
     use = (
-        " Training mode uses the statistics of the batch, so the losses do not show it; a model in eval() uses the"
-        " running average, and one with NaN or Inf stays so."
+        f" The model in eval() computes with {'it' if state.count == 1 else 'them'}, so validation and a checkpoint of"
+        " this state are not usable. Training uses the statistics of the batch and does not show it"
         if state.statistics
-        else " A forward pass that uses the buffer gives NaN or Inf."
+        else " A forward pass that uses the buffer gives NaN or Inf. Training goes on"
     )
+    buffers = "The buffer" if state.count == 1 else "The buffers"
     return (
-        f"{state.count} {contain} NaN or Inf, {state.tensor}{among}, read at step {first}{finite}.{loss} Training goes"
-        f" on: {FINITE_LOSSES} losses of applied steps after it were finite.{use}{weights}{saved}"
+        f"{buffers} {_names(state)} {_contain(state)} NaN or Inf, read at step {first}{finite}.{loss}{use}:"
+        f" {FINITE_LOSSES} losses of applied steps after it were finite.{weights}{saved}"
     )
 
 
 def _fix(state: State) -> str:
-    restored = f"{state.good}, saved at step {state.good_step}" if state.good else wording.earlier(state.opened.first)
+    load = f", or load it from {state.good}, saved at step {state.good_step}" if state.good else ""
     batch = state.bad_loss if _has_bad_loss(state) else state.opened.first
     reset = (
-        f"Call reset_running_stats() on each normalization layer, such as {module_of(state.tensor) or 'the model'}, and"
-        f" train about 10 / momentum steps before the next evaluation; or load the buffers from {restored}."
+        f"Call reset_running_stats() on {_modules(state)}{load.replace(' it ', ' the averages ')}, and train about"
+        f" {10 / MOMENTUM:.0f} steps before the next evaluation (10 / momentum; torch's momentum is {MOMENTUM:g})."
         if state.statistics
-        else f"Set {state.tensor} again as at the start, or load it from {restored}."
+        else f"Set {state.tensor} again as at the start{load}."
     )
     return (
         f"{reset} Then check the batches up to step {batch} for NaN, Inf and values whose square overflows, and leave"

@@ -55,6 +55,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     pid: int = 0
     watched: bool = True
+    ranks: int = 0
+    """Number of ranks; 0 if not known."""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -64,7 +66,9 @@ def judge(state: State, view: View) -> tuple[State, Finding | None]:
             state = _rows(state, part)
         elif isinstance(part, Hello):
             watched = part.role == "rank" and INTERACTIVE not in part.environment
-            state = replace(state, rank=part.rank, host=part.host, pid=part.pid, watched=watched)
+            process = (part.rank, part.host, part.pid)
+            state = replace(state, rank=process[0], host=process[1], pid=process[2], watched=watched)
+            state = replace(state, ranks=part.world_size)
         elif isinstance(part, Bye) and state.watched:
             state = _ended(state, part)
     if view.tick is not None and state.watched:
@@ -132,16 +136,15 @@ def _without_a_step(state: State, seconds: float, how: str = "") -> State:
 
 def _conclude(state: State) -> Finding:
     severity: Severity = "page" if state.seconds >= PAGE_SECONDS else "ticket"
-    process = f"rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
+    process = f"Rank {state.rank}" + (f" (process {state.pid} on {state.host})" if state.host else "")
     waited = _duration(state.seconds)
     ended = f" Then the process ended: {state.how}." if state.how else ""
     return Finding(
         verdict=VERDICT.id,
         severity=severity,
         title=f"No step for {waited} after step {state.step}",
-        cause=f"The process of {process} completed no step for {waited} after step {state.step}; its longest pause"
-        f" before was {_duration(state.pause)}.{ended} Possible reasons: a wait for another rank in a collective, for"
-        " data, for a disk or for a lock, or work that is not a training step.",
+        cause=f"{process} completed no step for {waited} after step {state.step}; its longest pause before was"
+        f" {_duration(state.pause)}.{ended} {_waits(state)}",
         fix=_fix(state),
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),
@@ -159,19 +162,35 @@ def _evidence(state: State) -> dict[str, Any]:
     }
 
 
+def _waits(state: State) -> str:
+    if state.how:
+        return f"It waited{_for(state)}, or did work that is not a training step."
+    return f"The process lives: it waits{_for(state)}, or does work that is not a training step. Its stack shows which."
+
+
+def _for(state: State) -> str:
+    return " for data, a disk or a lock" if state.ranks == 1 else " for another rank, for data, a disk or a lock"
+
+
 def _fix(state: State) -> str:
     on = f" on {state.host}" if state.host else ""
+    alone = state.ranks == 1
+    limits = "DataLoader(timeout=120)" + ("" if alone else " and init_process_group(timeout=...)")
+    limits = f"{limits} {'turns' if alone else 'turn'} such a wait into an error"
     if state.how:
+        every = "" if alone else " for every rank"
         return (
-            "Resume from the last checkpoint with init_process_group(timeout=...) and DataLoader(timeout=120), which"
-            " turn such a wait into an error. Before you end a process that waits, run `py-spy dump --pid PID` for"
-            " every rank, or call faulthandler.dump_traceback_later(900, repeat=True) in the program."
+            f"Call faulthandler.dump_traceback_later(900, repeat=True) in the program, or run py-spy dump --pid PID"
+            f"{every} before you end a process that waits: the stack shows where it waits. {limits}."
         )
-    return (
-        f"Run `py-spy dump --pid {state.pid}`{on} and the same for every other rank to see where each waits: the others"
-        " wait for the rank whose stack differs. Remove the obstacle, or end the run and resume from the last"
-        " checkpoint. DataLoader(timeout=120) and init_process_group(timeout=...) turn such a wait into an error."
-    )
+    stack = f"Run py-spy dump --pid {state.pid}{on}: its stack shows the line that waits."
+    if not alone:
+        others = f"the other {state.ranks - 1} ranks" if state.ranks > 2 else "every other rank"
+        stack = (
+            f"Run py-spy dump --pid {state.pid}{on}, and the same for {others}, to see where they wait: they wait for"
+            " the rank whose stack differs."
+        )
+    return f"{stack} Then remove what it waits for, or end the process. {limits}, which names the place."
 
 
 def _duration(seconds: float) -> str:

@@ -26,13 +26,15 @@ def test_three_validations_in_a_row_that_are_worse_are_named_from_the_first_on()
     finding = judged(run, course(name="monday"))["validation-drift"]
     check_words(finding)
     assert ("ticket", 119, 159, 199) == (finding.severity, finding.first_step, finding.opened_step, finding.last_step)
-    assert finding.cause.startswith("Since step 119, the validation loss is worse than that of monday by more than")
+    assert finding.cause.startswith(
+        'Since step 119, the validation loss is worse than that of the run "monday" by more than'
+    )
     assert "the limit of 1.0 %, in 5 validations in a row" in finding.cause
     assert (
         "At step 199 it is 2.628 against 2.503: 5.0 % worse. At step 99 the difference was within the limit."
         in finding.cause
     )
-    assert "Resume from a checkpoint from before step 119" in finding.fix
+    assert "Train in float32, as the baseline, until the cause is found: in a bfloat16 run, look for" in finding.fix
 
 
 def test_two_are_not_enough_while_the_run_goes_on_and_all_are_once_it_has_ended() -> None:

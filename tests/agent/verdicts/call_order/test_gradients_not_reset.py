@@ -25,7 +25,7 @@ def test_what_is_not_finite_and_left_wakes_a_person(left: float | str) -> None:
     finding = findings(told("skipped", left, 1024.0))["gradients-not-reset"]
     assert ("page", 8, 8) == (finding.severity, finding.first_step, finding.opened_step)
     assert "loop/train.py:120" == finding.caller
-    assert "Gradients with NaN or Inf were not reset after a step of SGD was skipped" in finding.cause
+    assert "After a step of SGD was skipped, its gradients with NaN or Inf were not reset" in finding.cause
     assert "they are used again at loop/train.py:120" in finding.cause
     assert finding.fix.startswith("Call optimizer.zero_grad() once in every iteration, unconditionally")
     assert finding.evidence["left"] in ("Infinity", "NaN")

@@ -26,7 +26,16 @@ def test_it_opens_at_once_and_names_the_line() -> None:
     assert "SGD.step() at loop/train.py:120 was called directly instead of through scaler.step()" in finding.cause
     assert "still multiplied by the scale of 65536 (2^16)" in finding.cause
     assert finding.fix.startswith("Call scaler.step(optimizer) instead of SGD.step() at loop/train.py:120")
-    assert "a checkpoint from before step 6" in finding.fix
+    assert "SGD takes steps that many times too large." in finding.cause
+    assert "Adam" not in finding.cause
+
+
+def test_an_optimizer_that_normalizes_gradients_hides_the_mistake() -> None:
+    stream = warm(7).event("usage.gradients_not_unscaled", optimizer="AdamW of head.weight", scale=1024.0)
+    finding = findings(stream)["gradients-not-unscaled"]
+    assert "AdamW steps on scaled gradients" == finding.title
+    assert "AdamW divides gradients by their usual size, which hides the mistake." in finding.cause
+    assert "SGD" not in finding.cause
 
 
 def test_a_scaler_that_is_not_watched_is_no_reason_to_be_silent() -> None:

@@ -32,13 +32,13 @@ def lopsided(*steps: int, since: int = 0) -> Stream:
 def test_three_more_in_a_hundred_steps_each_are_a_finding_with_names_and_numbers() -> None:
     finding = findings(lopsided(100, 150, 200, 250))["lopsided-step"]
     assert ("ticket", 100, 250) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "This happened 3 times in 150 steps (2.0 %)" in finding.cause
+    assert "In 3 of the 150 steps after step 100 (2.0 %)" in finding.cause
     assert (
-        "at step 250 AdamW of head.weight was skipped at a scale of 65536 (2^16) and AdamW of embed.weight stepped"
+        "At step 250, AdamW of head.weight was skipped at a scale of 65536 (2^16) and AdamW of embed.weight stepped"
         in (finding.cause)
     )
-    assert "call scaler.step() for each only if that norm is finite" in finding.fix
-    assert "init_scale=32768." in finding.fix
+    assert "if norm.isfinite(): scaler.step() for each" in finding.fix
+    assert "GradScaler(init_scale=32768)" in finding.fix
     assert 0.02 == finding.evidence["share"]
 
 
@@ -54,7 +54,7 @@ def test_one_episode_is_none() -> None:
 def test_what_was_rare_at_first_is_counted_from_where_it_became_frequent() -> None:
     finding = findings(lopsided(100, 600, 1100, 1600, *range(1620, 1720, 20)))["lopsided-step"]
     assert (1600, 1680) == (finding.first_step, finding.opened_step)
-    assert "This happened 4 times in 80 steps (5.0 %)" in finding.cause
+    assert "In 4 of the 80 steps after step 1600 (5.0 %)" in finding.cause
 
 
 def test_what_came_before_the_first_event_does_not_count() -> None:

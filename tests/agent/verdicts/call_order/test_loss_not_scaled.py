@@ -23,12 +23,12 @@ def test_it_opens_at_once_and_names_the_line() -> None:
     assert "loop/train.py:120" == finding.caller
     assert "backward() at loop/train.py:120 was called on a loss that did not come from scaler.scale()" in finding.cause
     assert "SGD goes through the scaler, which divides the gradients by the loss scale of 65536 (2^16)" in finding.cause
-    assert finding.fix.startswith("Call scaler.scale(loss).backward() at loop/train.py:120. ")
+    assert finding.fix.startswith("Call scaler.scale(loss).backward() at loop/train.py:120 instead of loss.backward().")
 
 
 def test_a_part_that_is_not_scaled_is_told_apart_from_the_whole() -> None:
     finding = findings(told(scaled_too=True))["loss-not-scaled"]
-    assert "A part of the loss is not scaled" == finding.title
+    assert "A part of the loss is not scaled: its gradients end up 65536 times too small" == finding.title
     assert "a loss of which a part did not come from scaler.scale()" in finding.cause
     assert "divides the gradients of that part by the loss scale of 65536 (2^16)" in finding.cause
     assert "Add up all parts of the loss and call" in finding.fix

@@ -23,8 +23,8 @@ def test_what_is_added_after_unscaling_is_told_with_its_line_and_its_weight() ->
     assert "loop/train.py:120" == finding.caller
     assert "backward() at loop/train.py:120 ran after scaler.unscale_() of SGD and added gradients" in finding.cause
     assert "multiplied by the loss scale of 65536 (2^16)" in finding.cause
-    assert "In the sum the unscaled gradients count 1 part in 65536." in finding.cause
-    assert "once per step, after its last backward(), the one at loop/train.py:120" in finding.fix
+    assert "so the gradients of this backward() are 65536 times too large in it." in finding.cause
+    assert "once per step, after the backward() at loop/train.py:120; with accumulation" in finding.fix
 
 
 def test_an_update_before_the_step_is_told_with_the_factor_it_makes() -> None:
@@ -80,4 +80,4 @@ def test_a_program_that_unscales_in_the_middle_of_an_accumulation_is_found_by_it
         findings = seen.findings()
         assert (set() if behind == 3 else {"mixed-scale-gradients"}) == set(findings)
     assert (findings["mixed-scale-gradients"].caller or "").endswith(line_of(train, ".backward()"))
-    assert "1 part in 1024" in findings["mixed-scale-gradients"].cause
+    assert "1024 times too large" in findings["mixed-scale-gradients"].cause

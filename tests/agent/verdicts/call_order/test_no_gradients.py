@@ -200,7 +200,7 @@ def test_the_loss_shows_parameters_of_another_model_where_no_model_is_known(tmp_
             step_as_usual(model, optimizer)
     finding = seen.findings()[NAME]
     assert ("other-parameters", 1) == (finding.evidence["reason"], finding.opened_step)
-    assert ("group0.0", None) == (finding.tensor, finding.module)
+    assert (None, None) == (finding.tensor, finding.module)
 
 
 def test_gradients_that_the_program_assigns_to_another_model_are_found(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_part_that_is_newer_than_the_optimizer_is_found(tmp_path: Path) -> Non
 
 def test_the_words_name_the_optimizer_and_what_to_do() -> None:
     finding: Finding = findings(no_gradients())[NAME]
-    assert "SGD has parameters that are not the model's" == finding.title
-    assert "SGD steps parameters that are not those of the trained model (group0.0)" in finding.cause
+    assert "SGD has parameters that are not the model's, so the model is not trained" == finding.title
+    assert "SGD steps parameters that are not those of the trained model, and none" in finding.cause
     assert finding.fix.startswith("Create the optimizer from model.parameters() after")
     assert ("loop/train.py:120", 8) == (finding.caller, finding.first_step)

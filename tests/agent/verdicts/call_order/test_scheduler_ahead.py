@@ -43,9 +43,10 @@ def test_the_sixteenth_needless_move_opens_it() -> None:
 
 def test_its_words_have_the_counts_the_line_and_the_condition() -> None:
     finding = found(skipping(20))
-    assert "LambdaLR advances at loop/train.py:50 also after skipped steps of AdamW of embed.weight" in finding.cause
-    assert "16 of its 36 moves, 44 %, belong to skipped steps." in finding.cause
-    assert "the scheduler.step() at loop/train.py:50 only if scaler.get_scale() >= before" in finding.fix
+    assert "LambdaLR advances at loop/train.py:50 also after steps of AdamW that were skipped" in finding.cause
+    assert "up to step 35, 16 of its 36 moves (44 %) belong to skipped steps." in finding.cause
+    assert "Call the scheduler.step() at loop/train.py:50 only after an applied step" in finding.fix
+    assert "if scaler.get_scale() >= before: scheduler.step()." in finding.fix
     assert {"moves_for_skipped_steps": 16, "moves": 36, "share": 0.4444, "last_skipped_step": 35} == finding.evidence
 
 

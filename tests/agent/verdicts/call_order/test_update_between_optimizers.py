@@ -25,13 +25,13 @@ def test_it_opens_at_once_and_says_by_how_much_the_gradients_are_off() -> None:
         "scaler.update() at loop/train.py:120 was called after the step of one optimizer and before that of AdamW"
         in (finding.cause)
     )
-    assert "multiplied by 1024 (2^10) and are divided by 512 (2^9), so they count 2-fold" in finding.cause
+    assert "multiplied by 1024 (2^10) and divided by 512 (2^9), so they count 2-fold" in finding.cause
     assert finding.fix.startswith("Remove scaler.update() at loop/train.py:120: call scaler.step() for every optimizer")
 
 
 def test_a_scale_that_stayed_is_said_to_have_done_no_harm_yet() -> None:
     finding = findings(told(1024.0, 1024.0))["update-between-optimizers"]
-    assert "The scale stayed 1024 (2^10) here; when it changes" in finding.cause
+    assert "in every step in which this update() changes the scale, they have the wrong size" in finding.cause
 
 
 def test_gradients_that_were_unscaled_before_are_said_to_be_divided_twice() -> None:

@@ -58,7 +58,7 @@ def test_without_any_checkpoint_a_minute_is_assumed_for_one() -> None:
 def test_a_job_of_a_thousand_gpus_has_less_time() -> None:
     stream = hours(2.2, saved(Stream(world_size=1024).good(), seconds=60.0))
     finding = found(stream)
-    assert "Jobs of 1024 processes fail about every 7.8 hours" in finding.cause
+    assert "one failure every 7.8 hours, as is assumed for 1024 processes" in finding.cause
     assert "every 31 minutes" in finding.fix
     assert {} == findings(hours(2.2, saved(Stream(world_size=8).good(), seconds=60.0)))
 
@@ -89,16 +89,16 @@ def test_the_next_checkpoint_ends_it() -> None:
 
 def test_it_is_told_again_with_the_new_time_when_that_has_doubled() -> None:
     stream = hours(3, saved(hours(1, Stream())))
-    assert "No checkpoint for 2.5 hours" == found(stream).title
-    assert "No checkpoint for 4.9 hours" == found(hours(2, stream)).title
+    assert "No checkpoint for more than 2.5 hours, since step 59" == found(stream).title
+    assert "No checkpoint for more than 4.9 hours, since step 59" == found(hours(2, stream)).title
 
 
 def test_its_words_say_how_often_to_save() -> None:
     finding = found(streams_run.checkpoint_stale())
-    assert "The last one was out/run.pt, at step 9." in finding.cause
-    assert "Jobs of one process fail about every 7.0 days" in finding.cause
-    assert "Save a checkpoint now, and from now on every 37 minutes" in finding.fix
-    assert "check for a full disk" in finding.fix
+    assert "The last one was saved at step 9 in out." in finding.cause
+    assert "one failure every 7.0 days, as is assumed for one process" in finding.cause
+    assert "Save every 37 minutes, by the clock" in finding.fix
+    assert "Check why no save followed that of step 9: a full disk" in finding.fix
 
 
 def test_of_a_real_run_the_time_of_the_save_counts(tmp_path: Path) -> None:

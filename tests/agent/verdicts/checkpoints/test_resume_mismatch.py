@@ -43,9 +43,11 @@ def test_a_scaler_that_was_restored_without_its_optimizer_is_told_a_step_later()
     assert {} == findings(resumed("scaler.restored", steps=0))
     finding = found(resumed("scaler.restored", steps=1))
     assert ("ticket", 0, 1) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "the optimizer that steps did not load it: the checkpoint out/run.pt was read at step 0" in finding.cause
-    assert "the same run continues (its scaler was restored)" in finding.cause
-    assert "The 198 elements of the optimizer state started from zero" in finding.cause
+    assert (
+        "The checkpoint out/run.pt, read at step 0, has optimizer state, but the optimizer that steps" in finding.cause
+    )
+    assert "continues the saved one, to judge by this: its scaler was restored." in finding.cause
+    assert "Its 198 elements started from zero" in finding.cause
     assert 'optimizer.load_state_dict(checkpoint["optimizer"])' in finding.fix
 
 
@@ -61,7 +63,7 @@ def test_other_signs_that_the_same_run_continues_are_told(event: str, because: s
     assert {} == findings(resumed())
     stream = resumed(steps=0)
     stream.event(event, caller="train.py:7").good(65536)
-    assert f"the same run continues ({because})" in found(stream.good(65536)).cause
+    assert f"to judge by this: {because}." in found(stream.good(65536)).cause
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -198,9 +198,22 @@ def test_the_words_have_both_losses_the_step_the_rate_and_what_to_set() -> None:
     assert "by up to 2 of their norm; 0.001 is usual" in finding.cause
     assert "The gradient norm reached 7e+09; in earlier readings it was at most 2.3." in finding.cause
     assert "The learning rate of AdamW was 1.0 at the start." in finding.cause
-    assert "Divide the learning rate by 200 or more: to 5e-03, if it is still the 1.0 of the start." in finding.fix
+    assert (
+        "Divide the learning rate of AdamW by 200 or more: to 0.005, if it is still the 1.0 of the start."
+        in finding.fix
+    )
     assert "clip_grad_norm_(model.parameters(), 4.6)" in finding.fix
-    assert "a checkpoint from before step 1" in finding.fix
+    assert finding.title.startswith("Steps are too large: the loss rises")
+
+
+def test_a_rate_that_was_read_is_lowered_and_what_raised_it_is_named() -> None:
+    stream = Stream()
+    stream.frames[0] = torch_free_hello(stream)
+    for loss in (2.3, 40.0, 900.0, 2e5, 7e9):
+        stream.good(loss=loss, norm=loss, update_ratio=2.0, optimizer_lr=45.0)
+    fix = findings(stream)["diverged"].fix
+    assert fix.startswith("Lower the learning rate of AdamW to 0.2 or less: at step 1 it was 45, about 200 times that")
+    assert "because a schedule or the program raises it from the initial 1.0." in fix
 
 
 def test_a_larger_step_after_the_opening_is_part_of_the_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -22,19 +23,28 @@ def test_it_opens_with_the_census_that_shows_it() -> None:
     assert {} == findings(census(warm(3), {}))
     finding = found(census(warm(3), {"bfloat16": 1500, "float32": 500}, names=("exp_avg", "exp_avg_sq")))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
-    assert "The optimizer's state is bfloat16" == finding.title
+    assert "The optimizer's state is in bfloat16" == finding.title
     assert (
         "The optimizer's state is in half precision (75 %, 1500 of 2000 numbers: exp_avg and exp_avg_sq)"
         in finding.cause
     )
-    assert "less than bfloat16's rounding limit of 0.002 to 0.004, so it does not change" in finding.cause
-    assert "torch.zeros_like(parameter, dtype=torch.float32)" in finding.fix
+    assert "(1 - beta2) = 0.001 by default per step, which is less than bfloat16's rounding limit" in finding.cause
+    assert "Remove the cast of exp_avg and exp_avg_sq to bfloat16" in finding.fix
+
+
+def test_the_decay_of_the_run_decides_what_is_rounded_away() -> None:
+    stream = warm(3)
+    environment = {"optimizer": "AdamW", "optimizer.betas": "(0.9, 0.95)"}
+    stream.frames[0] = msgspec.structs.replace(stream.frames[0], environment=environment)
+    finding = found(census(stream, {"bfloat16": 9}, names=("exp_avg", "exp_avg_sq")))
+    assert "AdamW's state is in bfloat16" == finding.title
+    assert "does not fall again" not in finding.cause
+    assert "it cannot hold a change by less than 0.002 to 0.004 of a number" in finding.cause
 
 
 def test_in_float16_the_range_is_the_reason() -> None:
     assert (
-        "it then stays zero for gradients below 0.005"
-        in found(census(warm(3), {"float16": 9}, names=("square_avg",))).cause
+        "it stays zero for gradients below 0.005" in found(census(warm(3), {"float16": 9}, names=("square_avg",))).cause
     )
 
 

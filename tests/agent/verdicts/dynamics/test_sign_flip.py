@@ -74,7 +74,7 @@ def test_a_loss_that_still_falls_keeps_it_silent_until_it_does_no_more() -> None
     cosines = [*WELL, *[-0.5] * MIN_READINGS]
     assert {} == findings(turning(cosines, falling))
     stands = turning([*cosines, *[-0.5] * 70], [*falling, *[3.7] * 70])
-    assert " The loss was 3.7 before and is 3.7." in found(stands).cause
+    assert "its median was 3.7 before and is 3.7 since." in found(stands).cause
     assert 2 * (REFERENCE_READINGS + MIN_READINGS - 1) + 4 * MIN_READINGS == found(stands).opened_step
 
 
@@ -92,13 +92,16 @@ def test_readings_that_do_not_point_back_use_up_what_spoke_for_it_and_end_it() -
 
 def test_its_words_name_the_tensor_the_cosines_and_what_to_try() -> None:
     finding = found(turning([*WELL, *[-0.5] * MIN_READINGS]))
-    assert "Gradients reverse from step to step" == finding.title
+    assert "Steps undo each other: the gradient reverses from step to step" == finding.title
     assert (
-        "is -0.50 on average and was 0.30 earlier (1 is the same direction, -1 the opposite); blocks.0.fc.weight"
+        "most of all in blocks.0.fc.weight, so a step undoes much of the one before: their cosine is -0.50 on average"
         in finding.cause
     )
-    assert "Check the changes at step 64: the learning rate" in finding.fix
-    assert "run blocks.0.fc in float32" in finding.fix
+    assert "Halve the learning rate, unless the program changes something else at step 64" in finding.fix
+    assert "in float32" not in finding.fix
+    half = turning([*WELL, *[-0.5] * MIN_READINGS]).autocast()
+    half.frames.insert(1, half.frames.pop())
+    assert "run blocks.0.fc in float32" in found(half).fix
     assert "blocks.0.fc.weight" == finding.tensor
 
 

@@ -40,7 +40,7 @@ def test_operator_module_answer_and_program_are_named() -> None:
         finding.opened_step,
         finding.module,
     )
-    assert "A kernel of Gelu makes NaN or Inf in blocks.1.mlp" == finding.title
+    assert "A float16 kernel of Gelu makes NaN or Inf in blocks.1.mlp" == finding.title
     assert "the kernel is at fault, not the numbers" in finding.cause
     assert "reproducers/step-40-GeluBackward0.py in the run's folder shows it" in finding.fix
     assert ("kernel", 2.5) == (finding.evidence["trial"], finding.evidence["exact_absmax"])
@@ -52,7 +52,7 @@ def test_operator_module_answer_and_program_are_named() -> None:
         ("ScaledDotProductFlashAttentionForCpuBackward0", "bfloat16", "sdpa_kernel(SDPBackend.MATH)"),
         ("ConvolutionBackward0", "float16", "torch.backends.cudnn.enabled = False"),
         ("AddmmBackward0", "bfloat16", "torch.backends.mkldnn.flags(enabled=False)"),
-        ("GeluBackward0", "float16", "in float32 within torch.autocast"),
+        ("GeluBackward0", "float16", "in float32 under torch.autocast"),
         ("GeluBackward0", "float32", "in float64, or from simpler operators"),
     ],
 )

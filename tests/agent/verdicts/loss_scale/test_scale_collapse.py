@@ -45,9 +45,9 @@ def test_the_words_on_a_scaler_of_the_program_do_not_mention_grad_scaler(skips: 
 
 def test_it_says_how_many_steps_are_left_until_the_inverse_of_the_scale_is_infinite() -> None:
     assert 139 == found(collapse(warm(), 5)).evidence["steps_left"]
-    assert "After 139 more skipped steps 1/scale becomes infinite" in found(collapse(warm(), 5)).cause
+    assert "In 139 more skipped steps 1/scale becomes infinite" in found(collapse(warm(), 5)).cause
     assert 0 == found(collapse(warm(), 145)).evidence["steps_left"]
-    assert "Restore a checkpoint from before step 40" in found(collapse(warm(), 145)).fix
+    assert "1/scale is infinite now" in found(collapse(warm(), 145)).cause
 
 
 def test_its_words_name_the_scales_the_place_and_what_to_do() -> None:
@@ -59,8 +59,10 @@ def test_its_words_name_the_scales_the_place_and_what_to_do() -> None:
         "Check whether steps are applied again before the scale has fallen to 1: then it was an overflow."
         in finding.fix
     )
-    assert "Do not lower the scale further" in found(collapse(warm(), 17)).fix
-    assert "non-finite at any scale that was tried, down to 1 (2^0)" in found(collapse(warm(), 17)).cause
+    hopeless = found(collapse(warm(), 17))
+    assert "The gradient of blocks.1.fc.weight contains NaN or Inf, and no lower loss scale helps" == hopeless.title
+    assert "gradients were non-finite at a scale of 1 and below, so a lower one does not help" in hopeless.cause
+    assert "a hook on it, or an overflow in its sum over the batch" in hopeless.fix
     assert "An overflow is still possible: no step has failed at a scale of 1 or less." in finding.cause
 
 
@@ -111,7 +113,7 @@ def test_a_fresh_scaler_may_halve_until_it_reaches_1_and_no_further() -> None:
     assert "scale-collapse" not in findings(collapse(Stream().autocast(), 16))
     finding = found(collapse(Stream().autocast(), 17))
     assert (0, 16) == (finding.first_step, finding.opened_step)
-    assert "No step was applied before." in finding.cause
+    assert "No step was applied before." in found(collapse(Stream().autocast(), 26, 2.0**40)).cause
 
 
 def test_a_fresh_scaler_is_not_waited_for_more_than_24_halvings() -> None:
@@ -138,10 +140,9 @@ def test_where_the_rows_have_no_norms_per_tensor_the_event_names_the_place() -> 
 
 def test_where_the_weights_are_nan_themselves_it_does_not_call_them_unharmed() -> None:
     finding = found(poisoned(collapse(warm(40), 6), "blocks.1.fc.weight"))
-    assert "Stop the run: the weights contain NaN or Inf themselves" in finding.fix
+    assert "the weights contain NaN or Inf themselves" in finding.fix
     assert "The weights contain NaN or Inf, read at step" in finding.cause
     assert "An overflow is still possible" not in finding.cause
-    assert "Restore a checkpoint from before step 40" in finding.fix
     assert "changed no weight" not in finding.fix
 
 

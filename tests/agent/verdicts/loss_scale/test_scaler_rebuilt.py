@@ -24,7 +24,7 @@ def test_it_opens_at_once_with_the_line_and_both_scales() -> None:
     finding = findings(rebuilt())["scaler-rebuilt"]
     assert ("ticket", 6, 6) == (finding.severity, finding.first_step, finding.opened_step)
     assert (
-        "At step 6 another GradScaler steps AdamW at loop/train.py:31, with an initial scale of 65536 (2^16), whereas"
+        "From step 6 on, another GradScaler steps AdamW at loop/train.py:31, with an initial scale of 65536 (2^16)"
         in (finding.cause)
     )
     assert "the previous one had reached 1024 (2^10)" in finding.cause

@@ -28,28 +28,30 @@ def test_it_begins_with_the_first_step_that_showed_it() -> None:
 def test_it_names_module_line_and_both_dtypes() -> None:
     finding = found()
     assert ("blocks.3.fc", "blocks.py:31") == (finding.module, finding.caller)
-    assert "Backward recomputes in float16 what the forward pass computed in bfloat16" == finding.title
+    assert "blocks.3.fc runs in bfloat16, but is recomputed in float16 in backward()" == finding.title
     assert finding.cause.startswith(
-        "blocks.3.fc returned bfloat16 in the forward pass, and float16 when an autograd.Function ran it again during"
-        " backward() at blocks.py:31. So did 4 other modules. Autocast was on with bfloat16 in the forward pass and on"
-        " with float16 in the recomputation. The gradients of this part are those of the"
-        " recomputed numbers, and not of the numbers that the loss was computed from."
+        "blocks.3.fc returned bfloat16 in the forward pass, and float16 when an autograd.Function ran it again in"
+        " backward() at blocks.py:31. The same holds for 4 other modules. Autocast was on with bfloat16 in the forward"
+        " pass and on with float16 in the recomputation. The gradients of this part therefore belong to other numbers"
+        " than those that the loss was computed from."
     )
     assert "may overflow or underflow" in finding.cause
-    assert finding.fix.startswith("Enter the autocast of the forward pass around the recomputation at blocks.py:31")
+    assert finding.fix.startswith(
+        "Run the recomputation at blocks.py:31 under torch.autocast(device_type, dtype=torch.bfloat16)"
+    )
 
 
 def test_float32_is_called_more_exact_and_dearer() -> None:
     finding = found(again="float32", autocast_again="off", modules=1)
     assert "and off in the recomputation." in finding.cause
-    assert "So did" not in finding.cause
-    assert finding.cause.endswith("more exact than those of the forward pass, and cost the time and memory of float32.")
+    assert "The same holds" not in finding.cause
+    assert finding.cause.endswith("and the recomputation costs the time and memory of float32.")
 
 
 def test_a_checkpoint_of_torch_has_the_line_of_backward_and_a_remedy_of_its_own() -> None:
     finding = found(checkpoint=True, caller="")
     assert "train.py:50" == finding.caller
-    assert "torch.utils.checkpoint ran it again during backward() at train.py:50." in finding.cause
+    assert "torch.utils.checkpoint ran it again in backward() at train.py:50." in finding.cause
     assert finding.fix.startswith("Enter autocast outside of checkpoint()")
     assert "context_fn" in finding.fix
 
@@ -63,9 +65,9 @@ def test_without_a_difference_of_autocast_the_remedy_is_the_casts() -> None:
 def test_an_error_is_told() -> None:
     assert "The recomputation then raised an error." in found(raised=True).cause
     finding = found(raised=True, again="", autocast_again="off", modules=1)
-    assert "Backward recomputes a part of the forward pass under another autocast" == finding.title
+    assert "backward() recomputes a part of the forward pass under another autocast" == finding.title
     assert finding.cause == (
-        "blocks.3.fc ran in the forward pass and raised an error when an autograd.Function ran it again during"
+        "blocks.3.fc ran in the forward pass and raised an error when an autograd.Function ran it again in"
         " backward() at blocks.py:31. Autocast was on with bfloat16 in the forward pass and off in the recomputation."
         " Its operators therefore received other dtypes than before."
     )

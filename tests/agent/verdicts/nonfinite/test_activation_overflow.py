@@ -41,8 +41,16 @@ def test_the_module_is_named_with_what_went_in() -> None:
     )
     assert "The output of blocks.1.fc exceeds the largest float16" == finding.title
     assert "4 of its values are Inf although its inputs are finite, at most 812." in finding.cause
-    assert "a clamp below the 812 seen." in finding.fix
+    assert "make the inputs of blocks.1.fc smaller, with a norm or a clamp" in finding.fix
     assert "dtype=torch.bfloat16" in finding.fix
+
+
+def test_a_product_of_small_inputs_needs_a_factor_that_float16_does_not_have() -> None:
+    finding = told(**LINEAR | {"op": "MulBackward0", "absmax": 0.5})["activation-overflow"]
+    assert "To overflow, they must be multiplied by more than 131000." in finding.cause
+    assert finding.fix.startswith(
+        "Remove the large factor in blocks.1.fc: look for what multiplies by it since step 40."
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ def told(**data: Any) -> Finding:
 def test_an_optimizer_is_named_with_its_line_and_what_to_set() -> None:
     finding = told(where="AdamW", eps=1e-8, dtype="float16", caller="loop/train.py:88")
     assert ("ticket", 4, "loop/train.py:88") == (finding.severity, finding.first_step, finding.caller)
-    assert "The eps of AdamW is zero in float16" == finding.title
+    assert "AdamW divides by zero: its eps of 1e-08 is zero in float16" == finding.title
     assert (
-        "The eps of AdamW (loop/train.py:88), 1e-08, becomes zero in float16, whose smallest number is 6e-08"
+        "The eps of AdamW (loop/train.py:88), 1e-08, is zero in float16, whose smallest number is 6e-08"
         in finding.cause
     )
-    assert "is 0/0, so the weight becomes NaN, although all gradients are finite" in finding.cause
-    assert "set eps=0.0001 in the optimizer" in finding.fix
+    assert "is 0/0, which makes the weight NaN. A loss scaler does not skip that step" in finding.cause
+    assert "set eps=0.0001 in AdamW" in finding.fix
     assert finding.module is None
 
 
@@ -49,7 +49,7 @@ def test_it_is_told_once() -> None:
     stream = warm(5, scale=None)
     for where in ("Adam", "AdamW"):
         stream.event("usage.eps_below_dtype", where=where, eps=1e-8, dtype="float16")
-    assert "The eps of Adam is zero in float16" == findings(stream)["eps-underflow"].title
+    assert "Adam divides by zero: its eps of 1e-08 is zero in float16" == findings(stream)["eps-underflow"].title
 
 
 def train(folder: Path, eps: float, dtype: torch.dtype) -> Seen:

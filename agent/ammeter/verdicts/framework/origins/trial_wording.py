@@ -79,8 +79,8 @@ def fix(trial: str, place: str, op: str, dtype: str, *, backward: bool = False) 
         )
     if trial in KERNEL_FAULTS:
         return (
-            f"Run {place} with another kernel: {_other_kernel(op, dtype)}. Compare with another release of torch, and"
-            " report the operator with its operands to the maintainers of the kernel."
+            f"Run {place} with another kernel: {_other_kernel(op, dtype)}. Then try another release of torch, and"
+            " report the operator to the maintainers of the kernel."
         )
     if trial == "unsteady":
         return (
@@ -106,7 +106,8 @@ _BACKWARD = {
 
 def _other_kernel(op: str, dtype: str) -> str:
     """Returns how a program runs an operator with another kernel."""
-    wider = "in float32 within torch.autocast(device, enabled=False)" if dtype in LOW else "in float64"
+    low = "in float32 under torch.autocast(device_type, enabled=False), with .float() on its inputs"
+    wider = low if dtype in LOW else "in float64"
     otherwise = f"{wider}, or from simpler operators by its formula"
     return next((switch for words, switch in _SWITCHES if any(word in op for word in words)), otherwise)
 

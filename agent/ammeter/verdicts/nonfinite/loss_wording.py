@@ -8,6 +8,14 @@ from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.origins.origin_event import NonfiniteOrigin
 from ammeter.verdicts.nonfinite.loss_episode import State
 
+OPERATORS = (
+    (("Div", "DivTensor"), "make sure that the divisor is not 0, such as x / n.clamp(min=1) for a count n"),
+    (("Log", "Log2", "Log10", "Log1P"), "keep the argument of the log above 0, such as x.clamp(min=1e-6).log()"),
+    (("Sqrt", "Rsqrt"), "keep the argument of the root at or above 0, such as (x + 1e-6).sqrt()"),
+    (("Softmax", "LogSoftmax"), "make sure that no row of the softmax is -Inf throughout, as a mask makes it"),
+)
+"""Operators -> what to do where one of them made a NaN or an Inf."""
+
 
 def evidence(state: State) -> dict[str, Any]:
     """Returns the evidence of a finding. The number of applied steps is None if it is not known."""
@@ -139,11 +147,17 @@ def _check(state: State) -> str:
     if origin.kind == "forward" and origin.trial:
         return origin.fix()
     if origin.kind and origin.op != "loss" and "Loss" not in origin.op:  # such as NllLossBackward0
-        return (
-            f"Check {origin.line or origin.place} for an overflow above 65504 in float16, a division by zero, the log"
-            " or root of zero, or a softmax over -Inf alone. Run it in float32 with torch.autocast(..., enabled=False),"
-            " or clamp its input."
-        )
+        place = origin.line or origin.place
+        known = next((advice for names, advice in OPERATORS if origin.operator in names), "")
+        if known:
+            return f"At {place}, {known}."
+        suspects = "a division by zero, the log or root of zero, or a softmax over -Inf alone"
+        if origin.dtype not in ("float32", "float64", "bfloat16"):
+            return (
+                f"Check {place} for an overflow above 65504 in float16, {suspects}. Run it in float32 with"
+                " torch.autocast(..., enabled=False), or clamp its input."
+            )
+        return f"Check {place} for {suspects}. Clamp its input, or add an eps that {origin.dtype} holds."
     return (
         f"Check the batch of step {state.opened.first} and the loss function: a mean over no targets (all ignored), log"
         " or division by zero, logits above 65504 in float16. Compute the loss in float32."

@@ -144,9 +144,9 @@ _FIX_SHARE = (
 
 def _title_of_nan(state: State) -> str:
     missing = state.missing
-    if missing.count >= MIN_MICRO_BATCHES and not missing.given_up:
+    if missing.count >= MIN_MICRO_BATCHES and missing.share >= MIN_SHARE and not missing.given_up:
         return f"{missing.count} of {missing.of} micro-batches have no targets, so the loss is NaN"
-    return f"The loss of step {state.origin.step} is NaN: its batch has no targets"
+    return f"A loss of step {state.origin.step} has no targets"
 
 
 def _title(missing: Share) -> str:

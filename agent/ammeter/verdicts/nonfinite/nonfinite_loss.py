@@ -133,7 +133,8 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page" if page else "ticket",
-        title=f"Loss{which} is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}",
+        title=f"Loss{which} is {'NaN' if math.isnan(state.value) else 'infinite'} at step {opened.first}"
+        + (f": {origin.operator} at {origin.line}" if origin.kind == "forward" and origin.line else ""),
         cause=f"The training loss{which} was {name} {since}.{loss_wording.damage(state)}"
         + (origin.words() or frontier.words()),
         fix=loss_wording.fix(state),

@@ -174,7 +174,7 @@ def _conclude(state: State) -> Finding:
     return Finding(
         verdict=VERDICT.id,
         severity="page",
-        title=f"{'Weights contain' if weight else STATE_CONTAINS} NaN or Inf, read at step {opened.step}",
+        title=f"{f'{weight} contains' if weight else STATE_CONTAINS} NaN or Inf, read at step {opened.step}",
         cause=_cause(state),
         fix=_fix(state, good),
         tensor=tensor,
@@ -219,9 +219,7 @@ def _evidence(state: State, good: Saved | None) -> dict[str, Any]:
 def _cause(state: State) -> str:
     sentences = [*_weight_sentences(state), *_moment_sentences(state)]
     effect = (
-        "operations with NaN give NaN, and so does the loss if the weight is used"
-        if state.used or state.tensor
-        else "an update computed from it is NaN, too, or zero"
+        "a loss that uses it becomes NaN or Inf" if state.used or state.tensor else "each update from it is NaN or zero"
     )
     return f"{' '.join(sentences)} Further training does not repair this: {effect}."
 
@@ -262,10 +260,15 @@ def _fix(state: State, good: Saved | None) -> str:
         checkpoint = f"{earlier}; none of those that this run saved is left"
     else:
         checkpoint = earlier
+    suspects = "code that writes to the weights itself, through .data or under torch.no_grad()"
+    if state.deduced >= 0:  # the scaler skips steps with bad gradients
+        suspects += ", or an update that overflows, by its learning rate or an eps of zero"
+    else:
+        suspects += ", a gradient that no scaler checked, an eps that is zero in the state's dtype, or a learning rate"
+        suspects += " that overflows"
     return (
-        f"Stop the run and restore {checkpoint}. Check its weights and optimizer state with torch.isfinite before you"
-        f" continue. Then check {_steps(state)}: code that writes to the weights itself, a gradient that no scaler"
-        " checked, an eps that is zero in the state's dtype, or a learning rate that overflows."
+        f"Restore {checkpoint}, and check its weights and optimizer state with torch.isfinite before you continue. For"
+        f" the cause, check {_steps(state)}: {suspects}."
     )
 
 

@@ -102,8 +102,9 @@ def _may_overflow(state: State) -> bool:
 
 
 def _conclude(state: State) -> Finding:
-    where = f"all {state.of} ranks" if state.bad == state.of else ranks_text(state.ranks, state.bad)
-    title = f"Gradients become NaN or Inf in their reduction at step {state.opened.first}"
+    every = "both ranks" if state.of == 2 else f"all {state.of} ranks"
+    where = every if state.bad == state.of else ranks_text(state.ranks, state.bad)
+    title = _title(state)
     if state.is_buffer:
         title = f"Buffers that are reduced have NaN or Inf that no gradient has, at step {state.opened.first}"
     return Finding(
@@ -113,7 +114,7 @@ def _conclude(state: State) -> Finding:
         cause=_of_buffers(state, where)
         if state.is_buffer
         else (
-            f"At step {state.opened.first} the gradients that backward computed were finite on all {state.of} ranks, at"
+            f"At step {state.opened.first} the gradients that backward computed were finite on {every}, at"
             f" most {state.absmax:.4g}, and after their reduction they contain NaN or Inf on {where}; so it was in"
             f" {wording.count(state.steps, 'step')} that were read.{_why(state)}"
         ),
@@ -129,6 +130,15 @@ def _conclude(state: State) -> Finding:
         },
         **lifecycle_fields(state.opened),
     )
+
+
+def _title(state: State) -> str:
+    step = f"at step {state.opened.first}"
+    if _is_cast(state):
+        return f"Gradients overflow float16 when they are cast for their reduction {step}"
+    if _is_sum(state):
+        return f"Gradients overflow {LARGEST[state.bits][0]} when {state.of} ranks sum them {step}"
+    return f"Gradients become NaN or Inf in their reduction {step}"
 
 
 def _of_buffers(state: State, where: str) -> str:
@@ -165,7 +175,10 @@ def _why(state: State) -> str:
 
 def _fix(state: State) -> str:
     if state.bits != FLOAT16_BITS and _is_sum(state):
-        return "Unscale the gradients, and divide them by the number of ranks, before they are summed."
+        return (
+            f"Unscale the gradients, and divide them by {state.of}, the number of ranks, before they are summed."
+            f" Then find what makes single gradients as large as {state.handed:.3g}."
+        )
     if _is_cast(state) or _is_sum(state):
         return (
             "Reduce in float32: call dist.all_reduce on the float32 gradient, and remove fp16_compress_hook. Or unscale"

@@ -27,7 +27,9 @@ def differing_scale(state: State) -> tuple[str, str]:
     """Returns title and cause for ranks with another loss scale."""
     differing = ranks_text(state.differing, state.differing_count)
     verb = "has" if state.differing_count == 1 else "have"
-    title = f"{wording.sentence(differing)} {verb} another loss scale than the other ranks"
+    title = f"{wording.sentence(differing)} {verb} another loss scale than {_others(state)}"
+    if state.lone_skip >= 0 and (skipping := _skipping(state, differing)):
+        title = f"{wording.sentence(skipping[0])} skipped step {state.lone_skip} and {skipping[1]} applied it"
     return title, f"{_cause(state, differing)} The scaler of each rank decides independently: {_harm(state)}"
 
 
@@ -44,18 +46,33 @@ def evidence(state: State) -> dict[str, Any]:
 
 
 def _cause(state: State, differing: str) -> str:
-    scales = f"{wording.scale(state.scale)} against {wording.scale(state.usual)} on the other ranks"
+    scales = f"{wording.scale(state.scale)} against {wording.scale(state.usual)} on {_others(state)}"
     if state.lone_skip < 0:
         when = "from the first compared step on" if not state.agreed else state.opened.since
-        return f"The loss scale of {differing} differs from that of the other ranks {when}: {scales}."
+        return f"The loss scale of {differing} differs from that of {_others(state)} {when}: {scales}."
     loss = ""
     if state.broken:
         ranks = f"rank {state.broken[0]}" if len(state.broken) == 1 else f"ranks {', '.join(map(str, state.broken))}"
         loss = f" In that step, the loss of {ranks} was not finite: examine that batch."
+    skipping, applying = _skipping(state, differing) or ("some ranks", "others")
     return (
-        f"Step {state.lone_skip} was skipped on some ranks and applied on others, and the loss scale of {differing}"
+        f"Step {state.lone_skip} was skipped on {skipping} and applied on {applying}, and the loss scale of {differing}"
         f" has differed since then: {scales}.{loss}"
     )
+
+
+def _others(state: State) -> str:
+    """Names the other ranks: the one of two, else 'the other ranks'."""
+    if state.ranks == 2 and state.differing_count == 1 and state.differing[0] in (0, 1):
+        return f"rank {1 - state.differing[0]}"
+    return "the other ranks"
+
+
+def _skipping(state: State, differing: str) -> tuple[str, str] | None:
+    """Returns who skipped the step and who applied it: a skip lowers the scale."""
+    if not (state.scale > 0 and state.usual > 0) or state.scale == state.usual:
+        return None
+    return (differing, _others(state)) if state.scale < state.usual else (_others(state), differing)
 
 
 def _harm(state: State) -> str:
@@ -83,11 +100,23 @@ def fix(state: State) -> str:
             "Load the same scaler state on every rank: call torch.load and scaler.load_state_dict on all ranks, not"
             " only on rank 0, and give every GradScaler the same init_scale. Then start the run again."
         )
-    because = "" if _is_of_parts(state) else ", because their weights differ"
+    sharded = (
+        "use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler instead of torch.amp.GradScaler, which"
+        " decides for all ranks together"
+    )
+    replicas = (
+        "call the DistributedDataParallel wrapper instead of model.module, and do not change the gradients of a single"
+        " rank after backward()"
+    )
+    if _is_of_parts(state):
+        first = f"{wording.sentence(sharded)}."
+    elif state.has_equal_norms:
+        first = f"{wording.sentence(replicas)}: then all ranks skip the same steps."
+    else:
+        first = f"With sharded weights, {sharded}. Otherwise {replicas}."
+    if _is_of_parts(state):
+        return f"{first} Then restore a checkpoint from before step {max(1, state.lone_skip)} on all ranks."
     return (
-        "Use a scaler that decides for all ranks together. With sharded weights, or an optimizer that has a part of the"
-        " weights on each rank, use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler instead of"
-        " torch.amp.GradScaler. With DistributedDataParallel, call the wrapper instead of model.module, and do not"
-        " change the gradients of a single rank after backward(). Then restore a checkpoint from before step"
-        f" {max(1, state.lone_skip)} on all ranks{because}."
+        f"{first} The weights of the ranks differ since step {state.lone_skip}: load a checkpoint from before step"
+        f" {max(1, state.lone_skip)} on all ranks, or broadcast the weights and the optimizer's state of one rank."
     )

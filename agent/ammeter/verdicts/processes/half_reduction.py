@@ -122,13 +122,15 @@ def _of_replicas(state: State) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Gradients are reduced in {dtype}",
-        cause=f"The {state.ranks_count} ranks round their gradients to {dtype} in the reduction or around it: the"
-        f" averaged float32 gradients have {state.bits} significant bits instead of 24 {state.opened.since}, although"
-        f" the batches of the ranks differ (losses of {low} to {high} at step {state.since}).{_handed(state)}"
-        " The rounding error grows with the number of ranks.",
-        fix="Reduce in float32: call dist.all_reduce on the float32 gradient without a cast before it; with"
-        " DistributedDataParallel, remove bf16_compress_hook or fp16_compress_hook. If the network between the ranks is"
-        " too slow for that, compare the validation loss with that of a float32 reduction.",
+        cause=_handed(state)
+        or (
+            f"The {state.ranks_count} ranks round their gradients to {dtype} in the reduction or around it: the"
+            f" averaged float32 gradients have {state.bits} significant bits instead of 24 {state.opened.since},"
+            f" although the batches of the ranks differ (losses of {low} to {high} at step {state.since})."
+            " The rounding error grows with the number of ranks."
+        ),
+        fix=f"{_first_fix(state, dtype)} If the network between the ranks is too slow for that, keep it only if the"
+        " validation loss is as good as with a float32 reduction.",
         ranks=state.ranks,
         evidence={
             "significant_bits": state.bits,
@@ -147,7 +149,18 @@ def _handed(state: State) -> str:
     if not state.is_handed:
         return ""
     return (
-        f" The tensors that they pass to all_reduce are {FORMATS[state.bits]}: each sum has {state.ranks_count} terms."
+        f"The {state.ranks_count} ranks pass their gradients to all_reduce as {FORMATS[state.bits]}: each sum has"
+        f" {state.ranks_count} terms, and the averaged gradients have {state.bits} significant bits instead of 24"
+        f" {state.opened.since}. The rounding error grows with the number of ranks."
+    )
+
+
+def _first_fix(state: State, dtype: str) -> str:
+    hook = "bf16_compress_hook" if dtype == "bfloat16" else "fp16_compress_hook"
+    if state.is_handed:
+        return f"Pass the float32 gradient to dist.all_reduce: remove the cast to {dtype} before it, or {hook}."
+    return (
+        f"Reduce in float32: remove {hook} from DistributedDataParallel, or the cast to {dtype} around dist.all_reduce."
     )
 
 

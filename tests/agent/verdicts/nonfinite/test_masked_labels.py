@@ -147,7 +147,7 @@ def test_an_infinite_loss_per_target_is_no_loss_without_targets(tmp_path: Path) 
 def test_the_words_have_step_operator_and_line() -> None:
     finding = findings(masked_labels())[NAME]
     assert ("ticket", "loop/train.py:8") == (finding.severity, finding.caller)
-    assert "a loss (NllLossBackward0) is a mean over no targets" in finding.cause
+    assert "the loss (NllLoss) is a mean over no targets" in finding.cause
     assert finding.cause.endswith("loop/train.py:8 passed that loss on to backward().")
 
 

@@ -32,8 +32,8 @@ def test_a_softmax_that_makes_nan_is_named_with_the_sample() -> None:
         finding.module,
     )
     assert "A fully masked row makes layer.softmax return NaN" == finding.title
-    assert "layer.softmax (SoftmaxBackward0) returned NaN from inputs without NaN and +Inf" in finding.cause
-    assert "It returned 64 NaN and no Inf. Sample 2, counted from 0, is the first with NaN." in finding.cause
+    assert "layer.softmax (Softmax) returned 64 NaN and no Inf from inputs without NaN or +Inf" in finding.cause
+    assert "it divides 0 by 0. Sample 2, counted from 0, is the first with NaN." in finding.cause
     assert "masked = masked & ~masked.all(-1, keepdim=True)" in finding.fix
 
 

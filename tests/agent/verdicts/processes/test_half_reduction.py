@@ -111,7 +111,7 @@ def test_a_short_sum_or_one_in_float32_or_of_activations_is_silent(stream: Strea
 
 def test_the_terms_are_counted_where_the_ranks_pass_16_bits_to_the_reduction() -> None:
     finding = findings(replicas(handed=8.0))[-1]
-    assert "The tensors that they pass to all_reduce are bfloat16: each sum has 2 terms." in finding.cause
+    assert "The 2 ranks pass their gradients to all_reduce as bfloat16: each sum has 2 terms" in finding.cause
     assert (2, "bfloat16") == (finding.evidence["terms"], finding.evidence["reduce_dtype"])
     for handed in (24.0, float(ABSENT)):
         assert "terms" not in findings(replicas(handed=handed))[-1].evidence

@@ -168,8 +168,8 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
                     f" outside its graph: {self._outside}{most}.{line}"
                 )
             return (
-                f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the NaN or Inf{most}.{line}"
-                f"{trial_wording.cause(self.trial, self.dtype, self.exact)}"
+                f" In the graph of the loss, {self.place}{f' ({how})' if how else ''} made the {self._what}{most}."
+                f"{line}{trial_wording.cause(self.trial, self.dtype, self.exact)}"
             )
         if self.kind == "forward" and self.absmax < 0:
             return f" The output of {self.place}{f' ({how})' if how else ''} has NaN or Inf; its inputs were not read."
@@ -182,6 +182,11 @@ class NonfiniteOrigin(msgspec.Struct, frozen=True, array_like=True):
         inputs = "inputs" if self.kind == "forward" else "gradients"
         most = f", from {inputs} of at most {self.absmax:.4g}" if self.absmax > 0 else ""
         return f" The NaN or Inf originated in the {self.kind} pass of {self.place}{f' ({how})' if how else ''}{most}."
+
+    @property
+    def _what(self) -> str:
+        """Returns 'NaN', 'Inf' or, if both or neither were counted, 'NaN or Inf'."""
+        return "NaN or Inf" if bool(self.nans) == bool(self.infs) else "NaN" if self.nans else "Inf"
 
     @property
     def _outside(self) -> str:

@@ -100,12 +100,14 @@ def reconcile_incidents(
     newest = {incident.verdict: incident for incident in sorted(incidents, key=lambda incident: incident.number)}
     roots = {cause.finding.verdict: cause for cause in causes}
     superseded = _superseded(causes, newest)
+    late = _explained_late(causes, newest, frozenset(roots))
     changes = [_open_or_update(run, cause, newest.get(verdict), superseded, now) for verdict, cause in roots.items()]
     changes += [
         IncidentChange(_closed(incident, "superseded", now))
         for incident in _unique(superseded)
         if incident.verdict not in roots
     ]
+    changes += [IncidentChange(msgspec.structs.replace(incident, closed_reason="superseded")) for incident in late]
     done = {change.incident.id for change in changes}
     changes += [IncidentChange(incident) for incident in newest.values() if incident.id not in done]
     aged = [
@@ -171,6 +173,18 @@ def _superseded(causes: Iterable[Cause], newest: Mapping[str, Incident]) -> dict
             if incident is not None and incident.is_open:
                 superseded.setdefault(cause.finding.verdict, []).append(incident)
     return superseded
+
+
+def _explained_late(causes: Iterable[Cause], newest: Mapping[str, Incident], roots: frozenset[str]) -> list[Incident]:
+    """The recovered incidents whose finding is a consequence, as one rank's that was judged before the other ranks."""
+    first_steps = {(other.verdict, other.first_step) for cause in causes for other in cause.consequences}
+    return [
+        incident
+        for verdict, incident in newest.items()
+        if incident.closed_reason == "recovered"
+        and verdict not in roots
+        and (verdict, incident.first_step) in first_steps
+    ]
 
 
 def _unique(superseded: Mapping[str, list[Incident]]) -> list[Incident]:

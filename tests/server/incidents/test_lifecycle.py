@@ -184,6 +184,26 @@ def test_a_consequence_whose_cause_is_found_later_folds_into_it_without_a_second
     )
 
 
+def test_a_consequence_that_is_over_when_its_cause_is_found_folds_into_it_as_well() -> None:
+    before = opened(Explained("s", finding()))
+    before = only(judged(Explained("s", finding(active=False)), before=[before])).incident
+    assert ("closed", "recovered", NOW) == (before.state, before.closed_reason, before.closed)
+    cause = Explained("s", finding("broken-in-reduction", active=False), [finding(active=False)])
+    found = {change.incident.verdict: change for change in judged(cause, before=[before], now=NOW + SECOND)}
+    folded = found["scale-collapse"]
+    assert (None, "superseded", NOW) == (folded.notification, folded.incident.closed_reason, folded.incident.closed)
+    after = [change.incident for change in found.values()]
+    assert [] == judged(cause, before=after, now=NOW + 2 * SECOND)
+
+
+def test_an_earlier_episode_that_is_over_stays_an_incident_of_its_own() -> None:
+    before = opened(Explained("s", finding()))
+    before = only(judged(Explained("s", finding(active=False)), before=[before])).incident
+    later = [finding(first_step=500, opened_step=510, last_step=520)]
+    changes = judged(Explained("s", finding("broken-in-reduction", first_step=500), later), before=[before])
+    assert ["broken-in-reduction"] == [change.incident.verdict for change in changes]
+
+
 def test_a_graver_cause_is_told_although_its_consequence_was() -> None:
     before = opened(Explained("s", finding("gradient-underflow", "ticket")))
     changes = judged(

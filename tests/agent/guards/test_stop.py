@@ -23,7 +23,7 @@ def test_poisoned_weights_end_the_run_in_the_step_that_shows_them(tmp_path: Path
     error = stopped(outcome)
     assert ("nonfinite-weights", 20, None) == (error.verdict, error.step, error.checkpoint)
     assert 20 == len(outcome.losses)
-    assert str(error).startswith("nonfinite-weights at step 20: Weights contain NaN or Inf, read at step ")
+    assert str(error).startswith("nonfinite-weights at step 20: loud.mix.weight contains NaN or Inf, read at step ")
     assert str(error).endswith("This run has written no complete checkpoint before that step.")
     assert [("stopped", 20)] == outcome.actions()
 

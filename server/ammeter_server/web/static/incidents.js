@@ -12,7 +12,7 @@ import { ago, clock, integer, moment, plural } from "./words.js";
 export function showIncidents(place, run, incidents, actions) {
   const urgent = (incident) => (incident.severity === "page" ? 0 : 1);
   const open = incidents.filter((incident) => incident.state !== "closed");
-  const closed = incidents.filter((incident) => incident.state === "closed");
+  const closed = incidents.filter(({ state, closed_reason }) => state === "closed" && closed_reason !== "superseded"); // the cause lists those
   open.sort((a, b) => urgent(a) - urgent(b) || a.first_step + a.step_offset - b.first_step - b.step_offset);
   if (!place.firstChild) place.append(make("div", { class: "stack" }), make("details", { class: "closed" }, make("summary", {}), make("div", { class: "stack" })), make("div", {}), make("div", {}));
   const [now, before, unclear, more] = place.children;

@@ -126,11 +126,10 @@ def _rows(state: State, rows: View) -> State:
 
 
 def _conclude(state: State) -> Finding:
-    first = state.opened.first
     return Finding(
         verdict=VERDICT.id,
         severity="ticket",
-        title=f"{_what(state)} of {_modules(state)} {_contain(state)} NaN or Inf, read at step {first}",
+        title=f"{_what(state)} of {_modules(state)} {_contain(state)} NaN or Inf",
         cause=_cause(state),
         fix=_fix(state),
         tensor=state.tensor,

@@ -17,9 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from ammeter.probes.kernels.durations import Begin, Durations
 from ammeter.probes.kernels.float32_reference import References
 from ammeter.probes.kernels.round_trips import RoundTrips
+from ammeter.probes.kernels.timing.durations import Begin, Durations
 from ammeter.torch_hooks import call_site as caller
 
 LOW_PRECISION = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)

@@ -15,13 +15,13 @@ import torch
 
 from ammeter.probes.kernels import asked
 from ammeter.probes.kernels.census import Census
-from ammeter.probes.kernels.duration_reports import DurationReports
 from ammeter.probes.kernels.forward_call import ForwardCall
 from ammeter.probes.kernels.forward_order import ForwardOrder
 from ammeter.probes.kernels.rate_jumps import RateJumps
 from ammeter.probes.kernels.reports import Reports
 from ammeter.probes.kernels.sensitive import SensitiveOperators
 from ammeter.probes.kernels.step_census import StepCensus
+from ammeter.probes.kernels.timing.reports import DurationReports
 from ammeter.recording.directives.request import Arm
 from ammeter.torch_hooks import patch
 from ammeter.torch_hooks.forward_calls import innermost, is_compiled

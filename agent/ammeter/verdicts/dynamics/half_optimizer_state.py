@@ -22,7 +22,7 @@ the state of an adapter, are in half precision on purpose. Integers, the state o
 scales."""
 
 USUAL_BETA2 = 0.999
-"""Adam's default."""
+"""The default of torch.optim.Adam and AdamW."""
 
 BFLOAT16_LIMIT = 2.0**-8
 """Change of a bfloat16 number, in shares of it, that is always rounded away below half of this limit, and is not from

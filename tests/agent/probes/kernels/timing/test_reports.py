@@ -9,11 +9,10 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.probes.kernels import duration_reports
 from ammeter.probes.kernels.census import Census
-from ammeter.probes.kernels.duration_reports import MAX_REPORTED, OTHER, REPORT_CENSUSES, DurationReports
-from ammeter.probes.kernels.durations import Durations
 from ammeter.probes.kernels.step_census import StepCensus
+from ammeter.probes.kernels.timing.durations import Durations
+from ammeter.probes.kernels.timing.reports import MAX_REPORTED, OTHER, REPORT_CENSUSES, DurationReports
 from ammeter.recording.row import Row
 from tests.agent.networks import NETWORKS, train
 from tests.agent.training import events, stream
@@ -139,7 +138,7 @@ def test_what_a_device_has_yet_to_do_delays_the_row_and_not_the_program(
         emitted.append(row.step)
         original(self, row, phase, times)
 
-    monkeypatch.setattr(duration_reports.DurationReports, "_emit", emit)
+    monkeypatch.setattr(DurationReports, "_emit", emit)
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     run = ammeter.watch(model, optimizer, dir=tmp_path)

@@ -7,8 +7,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from ammeter.probes.kernels.census import Census
-from ammeter.probes.kernels.durations import Key, Time
 from ammeter.probes.kernels.step_census import StepCensus
+from ammeter.probes.kernels.timing.durations import Key, Time
 
 if TYPE_CHECKING:
     from ammeter.recording.row import Row

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ammeter.probes.kernels import durations
 from ammeter.probes.kernels.census import Census
-from ammeter.probes.kernels.durations import Durations, Time
+from ammeter.probes.kernels.timing import durations
+from ammeter.probes.kernels.timing.durations import Durations, Time
 
 MATMUL = torch.ops.aten.mm.default
 

@@ -1,0 +1,1 @@
+"""Times the operators of a census."""

@@ -66,7 +66,7 @@ def take_all(browser: webdriver.Chrome, names: Sequence[str]) -> int:
         for name, run in runs.items():
             found = incident(client, run.name, name)
             if not found:
-                send(client, run, name, _lag(run))
+                send(client, run, name, lag_of(run))
                 found = incident(client, run.name, name)
             missed += not take(browser, client, run.name, name, found)
     return missed
@@ -111,8 +111,8 @@ def deliver(client: httpx.Client, folder: Path, name: str) -> Path:
     baseline = (folder / "done").read_text()
     run = find_runs(folder / "watched" / "journal")[0]
     if baseline:
-        send(client, Path(baseline), name, _lag(run))
-    send(client, run, name, _lag(run), is_ended=name == DIED)
+        send(client, Path(baseline), name, lag_of(run))
+    send(client, run, name, lag_of(run), is_ended=name == DIED)
     return run
 
 
@@ -129,7 +129,7 @@ def send(client: httpx.Client, run: Path, project: str, lag: int, *, is_ended: b
 
 
 @cache
-def _lag(run: Path) -> int:
+def lag_of(run: Path) -> int:
     """Nanoseconds since the last step of a run, when it was sent first."""
     frames = [entry.frame for stream in journal.streams(run) for entry in journal.read(stream)]
     return time.time_ns() - max(frame.time for frame in frames if isinstance(frame, Steps))

@@ -38,6 +38,7 @@ def main() -> int:
             show(browser, client, f"/runs/{run.name}")
             wait_until(lambda: browser.execute_script(READY))
             browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+            browser.execute_script("document.documentElement.style.scrollbarGutter = 'auto'")
             for name, (scheme, width, height) in SIZES.items():
                 with seen_as(browser, scheme, width, height):
                     time.sleep(1)  # the page draws its charts anew at this width

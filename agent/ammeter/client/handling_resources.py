@@ -23,7 +23,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GoodCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest checkpoint from before the fault.
+    """The newest checkpoint from before the fault; if the weights are safe, the newest of all.
 
     Attributes:
         missing: parts that a resumed run needs and that it lacks.

@@ -17,18 +17,22 @@ class Urgency(NamedTuple):
         harm: The reason, as the end of a sentence.
         leads_astray: Whether applied steps change the weights wrongly, though they stay finite.
         then: What to do after that, where it does not follow from the weights and the checkpoints.
+        opening: How the sentence begins for a run that is still running, where it does not follow from `when`.
     """
 
     when: When
     harm: str
     leads_astray: bool = False
     then: str = ""
+    opening: str = ""
 
 
 _COSTS_TIME = Urgency("later", "this costs time, not accuracy")
 _SETTLES = Urgency("later", "the new scale settles after a few skipped steps")
 _ROUNDED = "small changes are rounded away at every step"
 _UNSCALED = "small gradients become zero in float16"
+_RESTART = "Mend it and start the run again"
+_KEEP = "Do not stop the run before it has saved everything"
 _RESUME_AGAIN = "Mend the resumption, and resume again from the checkpoint that it loaded."
 _NOT_COMPARED = "this concerns the comparison, not the training"
 
@@ -39,7 +43,7 @@ URGENCY: Mapping[str, Urgency] = {
     "gradients-not-reset": Urgency("stop", "each step uses the gradients of earlier steps again", True),
     "mixed-scale-gradients": Urgency("stop", "its steps add up gradients of two scales", True),
     "dtype-switched": Urgency("soon", "its gradients are not exactly those of its loss"),
-    "unsupported-op": Urgency("soon", "the step in which the operator raised is not done"),
+    "unsupported-op": Urgency("stop", "the error ends the program, unless that catches it", opening=_RESTART),
     "no-gradients": Urgency("stop", "these parameters are not trained"),
     "not-as-asked": Urgency("later", "it trains, but not in the precision that was asked for"),
     "autocast-scope": Urgency("soon", "backward() or the optimizer may compute in half precision"),
@@ -92,10 +96,10 @@ URGENCY: Mapping[str, Urgency] = {
     "validation-drift": Urgency("soon", "its model is worse than that of the baseline"),
     "not-reproducible": Urgency("later", _NOT_COMPARED),
     "checkpoint-exposed": Urgency("later", "this concerns its checkpoints, not its training"),
-    "checkpoint-incomplete": Urgency("soon", "it cannot be resumed from its checkpoints as it is"),
-    "checkpoint-stale": Urgency("soon", "a crash would lose all work since its last checkpoint"),
-    "run-stalled": Urgency("stop", "it completes no steps; first note where it waits"),
-    "run-lost": Urgency("stop", "it ended before it was done"),
+    "checkpoint-incomplete": Urgency("soon", "what its checkpoints lack is only in its memory", opening=_KEEP),
+    "checkpoint-stale": Urgency("soon", "all work since its last checkpoint is only in its memory", opening=_KEEP),
+    "run-stalled": Urgency("stop", "it completes no steps", opening="Note where it waits, then stop the run"),
+    "run-lost": Urgency("stop", "it ended before it was done", opening="Start it again"),
     "agent-blind": Urgency("later", "only what Ammeter records of it is incomplete"),
 }
 """Verdict -> its urgency."""

@@ -39,7 +39,7 @@ def _lines(kind: Kind, incident: Incident, run: RunLabels, links: Links) -> list
     if kind == "resolved":
         lines.append(f"Closed: {incident.closed_reason}.")
     else:
-        lines.append(f"Now: {first_action(incident.verdict)}")
+        lines.append(f"Now: {first_action(incident.verdict, incident.evidence)}")
     lines += [f"Cause: {printable.sentence(incident.cause)}", f"Fix: {printable.sentence(incident.fix)}", ""]
     facts = {
         "Verdict": f"{incident.verdict} ({incident.severity})",

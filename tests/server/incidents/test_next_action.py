@@ -8,12 +8,14 @@ import pytest
 
 from ammeter.verdicts import BY_ID
 from ammeter.verdicts.urgency import URGENCY
-from ammeter_server.incidents.next_action import MIN_SKIPPED, Situation, WeightsState, next_action
+from ammeter_server.incidents.next_action import MIN_SKIPPED, Situation, WeightsState, first_action, next_action
 
 SITUATION = Situation(
     verdict="nonfinite-weights",
     is_running=True,
+    is_page=False,
     is_over=False,
+    has_ended=True,
     first_step=20,
     weights="poisoned",
     good_checkpoint=15,
@@ -55,7 +57,9 @@ def test_weights_that_were_not_read_are_not_called_good() -> None:
         of = replace(SITUATION, verdict="nonfinite-loss", weights=weights)
         assert next_action(of).endswith("Continue from the checkpoint of step 15, from before the fault.")
         assert "ammeter checkpoint" in next_action(replace(of, good_checkpoint=None))
-        assert "start over" in next_action(replace(of, good_checkpoint=None, any_checkpoint=False))
+        without = replace(of, good_checkpoint=None, any_checkpoint=False)
+        assert next_action(without).endswith("use one of your own from before step 20, or start over.")
+        assert next_action(replace(without, first_step=0)).endswith("from the first step on: start over.")
 
 
 def test_a_scale_that_has_fallen_needs_a_new_scaler() -> None:
@@ -68,7 +72,8 @@ def test_a_scale_that_has_fallen_needs_a_new_scaler() -> None:
 
 def test_a_run_that_skips_every_step_is_stopped_though_the_fault_alone_could_wait() -> None:
     waiting = replace(SITUATION, verdict="activation-overflow", weights="safe", skipped_in_a_row=MIN_SKIPPED - 1)
-    assert next_action(waiting).startswith("Mend it soon")
+    assert next_action(waiting).startswith("The run can go on, but mend it soon: ")
+    assert next_action(replace(waiting, is_page=True)).startswith("Stop the run: ")
     stuck = next_action(replace(waiting, skipped_in_a_row=MIN_SKIPPED))
     assert stuck.startswith(f"Stop the run: its last {MIN_SKIPPED} steps were all skipped")
 
@@ -83,6 +88,26 @@ def test_an_incident_that_has_recovered_leaves_nothing_to_do_unless_the_weights_
     over = replace(SITUATION, verdict="gradient-spike", weights="safe", is_over=True)
     assert next_action(over).startswith("Nothing to do for this run")
     assert "checkpoint of step 15" in next_action(replace(over, weights="damaged"))
+
+
+def test_a_scale_that_stays_low_after_an_incident_is_not_nothing() -> None:
+    over = replace(SITUATION, verdict="broken-in-reduction", weights="safe", is_over=True, scale=2.0**-13)
+    text = next_action(over)
+    assert text.startswith("It has recovered, but small gradients are lost at its loss scale of 2^-13: stop the run.")
+    assert text.endswith("with a new GradScaler: the scale has fallen to 2^-13.")
+
+
+def test_a_run_that_is_only_silent_may_still_live() -> None:
+    silent = replace(SITUATION, verdict="run-lost", weights="safe", is_running=False, has_ended=False)
+    assert "find out first whether it still lives" in next_action(silent)
+    assert next_action(silent) == first_action("run-lost", {"cause": "host"})
+    assert first_action("run-lost", {"cause": "process"}).startswith("Start it again: ")
+
+
+def test_what_is_only_in_the_memory_of_a_run_is_saved_before_it_is_stopped() -> None:
+    for verdict in ("checkpoint-stale", "checkpoint-incomplete"):
+        text = next_action(replace(SITUATION, verdict=verdict, weights="safe"))
+        assert text.startswith("Do not stop the run before it has saved everything")
 
 
 def test_a_run_that_has_ended_is_not_stopped() -> None:

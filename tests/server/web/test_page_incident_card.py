@@ -54,7 +54,7 @@ def test_a_card_says_what_is_safe_what_it_costs_and_how_to_resume(
     assert "Grafana board" in text(browser, "#head .facts")
     for words in (
         "Stop the run: ",
-        "continue from its newest checkpoint",
+        "continue from the checkpoint of step 30",
         "weights safe",
         "$3.50 an hour",
         "lena",

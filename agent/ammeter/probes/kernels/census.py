@@ -72,6 +72,8 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written_out: modules that compute attention with separate operators.
         cast_bytes: bytes written by casts between floating-point dtypes.
         recast_bytes: the part of cast_bytes from parameters that were cast before in this call.
+        uncached_bytes, frozen_bytes: the parts of it that were cast while autocast's cache was off, and from parameters
+            without gradient, which autocast does not cache.
         round_trips: the casts to float32 and straight back.
         durations: the times of the operators.
         seconds: overhead of the census, without that of its references.
@@ -90,7 +92,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written_out: set[str] = set()
         self.casts = 0
         self.cast_bytes = 0
-        self.recast_bytes = 0
+        self.recast_bytes = self.uncached_bytes = self.frozen_bytes = 0
         self.seconds = 0.0
         self.fault: Exception | None = None
         self.round_trips = RoundTrips()
@@ -171,6 +173,8 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._cast.get(id(source))
             if known is not None and known() is source:
                 self.recast_bytes += size
+                self.uncached_bytes += size * (not torch.is_autocast_cache_enabled())
+                self.frozen_bytes += size * (not source.requires_grad)
             self._cast[id(source)] = weakref.ref(source)
         else:
             self.round_trips.observe(source, output, self.module)

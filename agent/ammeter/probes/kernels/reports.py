@@ -131,6 +131,8 @@ def _counts(phase: str, calls: Sequence[Census], result: Summary) -> dict[str, A
         "casts": sum(call.casts for call in calls),
         "cast_bytes": sum(call.cast_bytes for call in calls),
         "recast_bytes": sum(call.recast_bytes for call in calls),
+        "uncached_bytes": sum(call.uncached_bytes for call in calls),
+        "frozen_bytes": sum(call.frozen_bytes for call in calls),
         "attention": attention_of(calls),
     }
 

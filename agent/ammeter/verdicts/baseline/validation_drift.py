@@ -89,7 +89,8 @@ def _fix(pair: RunComparison) -> str:
     mine, theirs = pair.run.precision or "", pair.baseline.precision or "float32"
     if mine in SUSPECTS and mine != theirs:
         look = (
-            f"Train in {theirs}, as the baseline, until the cause is found: in a {mine} run, look for {SUSPECTS[mine]}."
+            "Compare the run with its baseline: settings that differ come first. If only the precision differs, train"
+            f" in {theirs} until the cause is found, and look for {SUSPECTS[mine]}."
         )
     else:
         look = "Compare the settings, the data and the code of both runs: their precision is the same."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from ammeter.verdicts.framework import wording
 from ammeter.verdicts.framework.finding import Finding, Verdict, module_of
-from ammeter.verdicts.framework.learning_rates import Rates, stating
+from ammeter.verdicts.framework.learning_rates import MAX_STEPS_SINCE_JUMP, Rates, stating
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.readings import Readings
 from ammeter.wire.columns import Floats, View
@@ -85,7 +86,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The dtype of autocast with gradients recorded."""
 
 
-@stating
+@partial(stating, conclude=lambda state: _conclude(state))
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
     before = state
     for part in view.parts("hello", *VERDICT.events):
@@ -219,8 +220,7 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title="Steps undo each other: the gradient reverses from step to step",
         cause=_cause(state),
-        fix=f"Halve the learning rate, unless the program changes something else at step {state.opened.first}:"
-        f" {_suspects(state)}; then undo that change first.{_in_float32(state, module)}",
+        fix=f"{_first_remedy(state)}{_in_float32(state, module)}",
         tensor=state.tensor or None,
         module=module,
         evidence=wording.finite(_evidence(state)),
@@ -242,6 +242,17 @@ def _cause(state: State) -> str:
         f"{wording.sentence(state.opened.since)} the gradient points against that of the previous step{most}, so a step"
         f" undoes much of the one before: their cosine is {state.cosine:.2f} on average and was {state.usual:.2f}"
         f" earlier (1 is the same direction, -1 the opposite).{loss}"
+    )
+
+
+def _first_remedy(state: State) -> str:
+    """Begins with the learning rate if it changed shortly before, else with what else the program changed."""
+    changed = state.rates.stated.step
+    if changed >= state.opened.first - MAX_STEPS_SINCE_JUMP:
+        return f"Halve the learning rate, which changed at step {changed}."
+    return (
+        f"Undo what the program changes at step {state.opened.first}, such as {_suspects(state)}. If it changes"
+        " nothing there, halve the learning rate."
     )
 
 

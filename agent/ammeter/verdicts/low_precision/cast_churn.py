@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +27,11 @@ BYTES_MOVED_PER_BYTE = 3
 """Bytes moved per byte that such a cast writes: four are read in float32 for two that are written."""
 
 
+Why = Literal["", "off", "frozen", "cleared"]
+"""Why the same weights are cast again: autocast's cache is off, they need no gradient, or its context ended in between.
+"" is unknown."""
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     opened: Lifecycle = Lifecycle()
     ranks: int = 1
@@ -35,6 +41,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     cast_bytes: int = 0
     recast_bytes: int = 0
     flops: int = 0
+    why: Why = ""
 
 
 def judge(state: State, view: View) -> tuple[State, Finding | None]:
@@ -59,13 +66,23 @@ def _counted(state: State, event: Event) -> State:
     casts, cast, recast, flops = (
         int(event.data.get(name, 0)) for name in ("casts", "cast_bytes", "recast_bytes", "flops_low")
     )
-    counted = replace(state, casts=casts, cast_bytes=cast, recast_bytes=recast, flops=flops)
+    counted = replace(state, casts=casts, cast_bytes=cast, recast_bytes=recast, flops=flops, why=_why(event, recast))
     opens = (
         state.weights > 0
         and _recasts_per_weight(counted) >= MIN_RECAST_SHARE
         and time_share(recast * BYTES_MOVED_PER_BYTE, flops) >= MIN_TIME_SHARE
     )
     return replace(counted, opened=state.opened.at(event.step, event.step)) if opens else state
+
+
+def _why(event: Event, recast: int) -> Why:
+    """Returns why most of the casts are repeated; "" where an older version of the agent did not record it."""
+    uncached, frozen = (event.data.get(name) for name in ("uncached_bytes", "frozen_bytes"))
+    if not isinstance(uncached, int) or not isinstance(frozen, int):
+        return ""
+    if 2 * uncached > recast:
+        return "off"
+    return "frozen" if 2 * frozen > recast else "cleared"
 
 
 def _recasts_per_weight(state: State) -> float:
@@ -79,13 +96,30 @@ def _conclude(state: State) -> Finding:
         severity="ticket",
         title=f"Autocast casts the same weights repeatedly: {_share(state)} of the bytes cast are repeats",
         cause=_cause(state, times),
-        fix="Remove cache_enabled=False and set_autocast_cache_enabled(False), which disable autocast's cache. If there"
-        " are none, enter torch.autocast once around the whole forward pass instead of once per layer or micro-batch."
-        " Autocast does not cache frozen weights or slices of weights: cast those once, before the loop that uses"
-        " them.",
+        fix=FIXES[state.why],
         evidence=_evidence(state, times),
         **lifecycle_fields(state.opened),
     )
+
+
+CAUSES: Mapping[Why, str] = {
+    "off": "They were cast while autocast's cache was off: with it, each weight is cast once in a forward pass.",
+    "frozen": "These weights need no gradient, and autocast keeps no copy of such weights.",
+    "cleared": "Autocast keeps such a copy until its outermost context ends, which happened in between.",
+    "": "Autocast keeps such a copy until the outermost autocast context ends, unless its cache is disabled or does not"
+    " apply.",
+}
+"""Why the same weights are cast again -> the sentence that says so."""
+
+FIXES: Mapping[Why, str] = {
+    "off": "Remove cache_enabled=False from torch.autocast(), or torch.set_autocast_cache_enabled(False).",
+    "frozen": "Cast the frozen weights once, before the training: frozen_module.to(torch.float16), or torch.bfloat16 if"
+    " that is the dtype of autocast.",
+    "cleared": "Enter torch.autocast once around the whole forward pass, not once per layer or micro-batch.",
+    "": "Remove cache_enabled=False and set_autocast_cache_enabled(False), which disable autocast's cache. If there"
+    " are none, enter torch.autocast once around the whole forward pass instead of once per layer or micro-batch."
+    " Autocast does not cache frozen weights or slices of weights: cast those once, before the loop that uses them.",
+}
 
 
 def _share(state: State) -> str:
@@ -96,8 +130,7 @@ def _cause(state: State, times: float) -> str:
     return (
         f"Autocast casts the same weights to half precision again and again: {_share(state)} of the bytes that"
         f" casts write in a forward pass are repeated, {times:.1f} times the size of all weights in half precision"
-        f" ({written(state.recast_bytes)} of {written(state.cast_bytes)}). It keeps such a copy until the outermost"
-        " autocast context ends, unless its cache is disabled or does not apply. This costs speed, not accuracy."
+        f" (repeated: {written(state.recast_bytes)}; all casts: {written(state.cast_bytes)}). {CAUSES[state.why]}"
     )
 
 
@@ -108,6 +141,7 @@ def _evidence(state: State, times: float) -> dict[str, Any]:
         "casts": state.casts,
         "weights_half_bytes": HALF_BYTES * state.weights,
         "times_all_weights": round(times, 2),
+        **({"reason": state.why} if state.why else {}),
     }
 
 

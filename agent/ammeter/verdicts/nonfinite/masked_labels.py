@@ -145,7 +145,8 @@ _FIX_SHARE = (
 def _title_of_nan(state: State) -> str:
     missing = state.missing
     if missing.count >= MIN_MICRO_BATCHES and missing.share >= MIN_SHARE and not missing.given_up:
-        return f"{missing.count} of {missing.of} micro-batches have no targets, so the loss is NaN"
+        steps = missing.last - missing.first + 1
+        return f"{missing.count} micro-batches in the {steps} steps from step {missing.first} on have no targets"
     return f"A loss of step {state.origin.step} has no targets"
 
 
@@ -192,8 +193,8 @@ def _counts(missing: Share) -> str:
             f" {missing.count} it had no target."
         )
     return (
-        f"Up to step {missing.last}, {missing.count} of {missing.of} micro-batches that were examined"
-        f" ({wording.percent(missing.share)}) had no target."
+        f"From step {missing.first} to {missing.last}, {missing.count} micro-batches had no target, which is"
+        f" {wording.percent(missing.share)} of the {missing.of} that were examined since the run began."
     )
 
 

@@ -260,15 +260,27 @@ def _fix(state: State, good: Saved | None) -> str:
         checkpoint = f"{earlier}; none of those that this run saved is left"
     else:
         checkpoint = earlier
-    suspects = "code that writes to the weights itself, through .data or under torch.no_grad()"
-    if state.deduced >= 0:  # the scaler skips steps with bad gradients
-        suspects += ", or an update that overflows, by its learning rate or an eps of zero"
-    else:
-        suspects += ", a gradient that no scaler checked, an eps that is zero in the state's dtype, or a learning rate"
-        suspects += " that overflows"
     return (
-        f"Restore {checkpoint}, and check its weights and optimizer state with torch.isfinite before you continue. For"
-        f" the cause, check {_steps(state)}: {suspects}."
+        f"{_suspects(state)} Then restore {checkpoint}, and check its weights and optimizer state with torch.isfinite"
+        " before you continue."
+    )
+
+
+def _suspects(state: State) -> str:
+    """Returns where to look first. A scaler skips steps with bad gradients; an update seldom spoils a single tensor."""
+    where = _steps(state)
+    if state.deduced >= 0 and state.count == 1:
+        return (
+            f"Find the code that writes to {state.tensor} itself in {where}, through .data or under torch.no_grad(): it"
+            " is the only weight with NaN or Inf, and the scaler skips steps with such gradients. If there is none, its"
+            " update overflowed, by its learning rate or an eps of zero."
+        )
+    written = f"Check {where}: code that writes to the weights itself, through .data or under torch.no_grad()"
+    if state.deduced >= 0:
+        return f"{written}, or an update that overflows, by its learning rate or an eps of zero."
+    return (
+        f"{written}, a gradient that no scaler checked, an eps that is zero in the state's dtype, or a learning rate"
+        " that overflows."
     )
 
 

@@ -110,13 +110,14 @@ def fix(state: State) -> str:
     )
     if _is_of_parts(state):
         first = f"{wording.sentence(sharded)}."
-    elif state.has_equal_norms:
+    elif state.has_equal_norms and state.broken:  # averaging would have made the gradients of all ranks bad
         first = f"{wording.sentence(replicas)}: then all ranks skip the same steps."
+    elif state.has_equal_norms:
+        first = (
+            "Find the code that changes the gradients of a single rank after backward(), such as a hook or a clipping"
+            f" that runs on one rank, and remove it: before step {state.lone_skip} the gradients of all ranks were"
+            " equal, so they are averaged as they should be."
+        )
     else:
         first = f"With sharded weights, {sharded}. Otherwise {replicas}."
-    if _is_of_parts(state):
-        return f"{first} Then restore a checkpoint from before step {max(1, state.lone_skip)} on all ranks."
-    return (
-        f"{first} The weights of the ranks differ since step {state.lone_skip}: load a checkpoint from before step"
-        f" {max(1, state.lone_skip)} on all ranks, or broadcast the weights and the optimizer's state of one rank."
-    )
+    return f"{first} Then load the same checkpoint from before step {max(1, state.lone_skip)} on all ranks."

@@ -17,7 +17,7 @@ from ammeter_server.db import Connection, Row
 from ammeter_server.db.json_safe import instant
 from ammeter_server.db.queries import events, judge, runs
 from ammeter_server.db.queries import incidents as query
-from ammeter_server.incidents.next_action import Situation, next_action
+from ammeter_server.incidents.next_action import Situation, has_ended, next_action
 from ammeter_server.runs import cost, tool_links
 from ammeter_server.runs.checkpoints import CheckpointEvent, SavedCheckpoint, last_good, resume_command
 from ammeter_server.runs.ownership import JOB
@@ -35,7 +35,7 @@ CHECKPOINT_EVENTS = ("checkpoint.saved", "checkpoint.verified")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The newest checkpoint from before the fault.
+    """The newest checkpoint from before the fault; if the weights are safe, the newest of all.
 
     Attributes:
         step: The step of the run.
@@ -106,11 +106,13 @@ def read_context(context: ContextDep, incident: str) -> IncidentContext:
     state = found or since.weights
     known = [CheckpointEvent(save.name, save.step + axis.offset(save.stream), save.time, save.data) for save in saves]
     first = row.first_step + (0 if row.verdict in RUN_VERDICTS else axis.offset(row.stream))
-    good = last_good(known, first)
+    good = last_good(known, NEVER if state.state == "safe" else first)
     situation = Situation(
         verdict=row.verdict,
         is_running=run.state == "running",
+        is_page=row.severity == "page",
         is_over=row.closed_reason == "recovered",
+        has_ended=has_ended(row.evidence or {}),
         first_step=first,
         weights=state.state,
         good_checkpoint=None if good is None else good.step,

@@ -59,7 +59,7 @@ function fill(places, [context, reach, deliveries], isOpen) {
   replace(places.facts, facts(context, isOpen));
   replace(places.checkpoint, checkpoint(context));
   replace(places.reach, make("h3", {}, "Other runs since then"), related(reach));
-  replace(places.notified, make("h3", {}, "Notified, in order"), notified(deliveries.items));
+  replace(places.notified, make("h3", {}, "Notified, in order"), notified(deliveries.items, places.isPage));
 }
 
 function showWeights(chip, { state, step }) {
@@ -150,8 +150,8 @@ function related({ items }) {
     item.runs > item.items.length ? make("p", { class: "quiet" }, `${integer(item.runs - item.items.length)} more`) : null))));
 }
 
-function notified(items) {
-  if (!items.length) return make("p", { class: "quiet" }, "Nobody: no channel accepts this incident. ", make("a", { href: "/alerts" }, "Channels"));
+function notified(items, isPage) {
+  if (!items.length) return make("p", { class: isPage ? "warn" : "quiet" }, "Nobody: no channel accepts this incident. ", make("a", { href: "/alerts" }, "Channels"));
   return make("div", {}, make("ol", { class: "notified" }, items.map((item) => make("li", {}, delivery(item)))), make("a", { href: "/alerts" }, "Channels"));
 }
 

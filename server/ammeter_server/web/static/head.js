@@ -4,11 +4,12 @@ import { make, replace, updateChildren, visible } from "./dom.js";
 import { toolsOf } from "./tools.js";
 import { ago, dollars, integer, moment, plain, plural, scaleLong, severalLosses, share, short, span } from "./words.js";
 
-const MIN_IDLE_SECONDS = 120;
+const MIN_IDLE_SECONDS = 60;
 const IDLE_STEPS = 10; // usual step times without a step after which a run counts as idle
 
-const MIN_ATTEMPTS = 20;
-const HIGH_SKIPPED_SHARE = 0.1;
+const MIN_STEPS = 20;
+const HIGH_SHARE = 0.1;
+const isMany = (bad, steps) => steps >= MIN_STEPS && bad > HIGH_SHARE * steps;
 
 export function showHead(place, run, incidents) {
   const open = incidents.filter((incident) => incident.state !== "closed");
@@ -52,8 +53,8 @@ function numbers(run) {
     loss(run, latest),
     { name: "Loss scale", ...scaleOf(latest, unknown, run.last_step), bad: latest.scale < 1 },
     { name: "Gradient norm", value: short(latest.grad_norm), ...norm(run, latest, counters) },
-    unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "", bad: attempts >= MIN_ATTEMPTS && counters.skipped > HIGH_SKIPPED_SHARE * attempts },
-    { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0) },
+    unknown && !attempts ? { name: "Skipped steps", value: "–", under: unknown } : { name: "Skipped steps", value: integer(counters.skipped ?? 0), under: attempts ? `${share(counters.skipped ?? 0, attempts)} of ${integer(attempts)}` : "", bad: isMany(counters.skipped, attempts) },
+    { name: "Non-finite steps", value: integer(counters.nonfinite_steps ?? 0), bad: isMany(counters.nonfinite_steps, counters.steps) },
     { name: "Step time", value: seconds(latest.step_seconds), under: overhead(counters) },
     ...cost(run),
   ];
@@ -86,7 +87,7 @@ function loss(run, latest) {
   const more = different.length > 2 ? [`${integer(different.length - 2)} more`] : [];
   const validation = latest.val_loss === undefined ? [] : [`validation ${short(latest.val_loss)}`];
   const under = [...(first === undefined || first === "loss" ? [] : [first]), ...shown, ...more, ...stale(run, latest.loss_step), ...validation].join(", ");
-  return { name: "Loss", value: short(latest[first ?? "loss"]), under: visible(under), bad: names.some((name) => typeof latest[name] === "string") };
+  return { name: "Loss", value: short(latest[first ?? "loss"]), under: visible(under), bad: [...names, "val_loss"].some((name) => typeof latest[name] === "string") };
 }
 
 // Readings may be older than the newest step; their step and number are shown. NaN is no alarm after a skipped step from
@@ -120,7 +121,7 @@ function seconds(value) {
 }
 
 function overhead({ overhead_seconds, step_seconds }) {
-  return step_seconds > 0 ? `Ammeter ${share(overhead_seconds, step_seconds)}` : "";
+  return step_seconds > 0 ? `${share(overhead_seconds, step_seconds)} of it in Ammeter` : "";
 }
 
 function factsOf(run) {

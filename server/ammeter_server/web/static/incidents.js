@@ -71,7 +71,7 @@ function summary(closed) {
 
 function card(incident, actions) {
   const { severity, state } = incident;
-  const places = { now: make("p", { class: "now" }), chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), checkpoint: make("div", { class: "saved" }), reach: make("section", {}), notified: make("section", {}) };
+  const places = { isPage: severity === "page", now: make("p", { class: "now" }), chip: make("span", { class: "chip" }), facts: make("div", { class: "handling" }), checkpoint: make("div", { class: "saved" }), reach: make("section", {}), notified: make("section", {}) };
   const drawn = drawEvidence(incident.evidence);
   const article = make("article", { class: `incident ${severity} ${state}`, id: incident.verdict },
     make("header", {},

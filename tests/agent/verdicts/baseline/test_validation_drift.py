@@ -34,7 +34,7 @@ def test_three_validations_in_a_row_that_are_worse_are_named_from_the_first_on()
         "At step 199 it is 2.628 against 2.503: 5.0 % worse. At step 99 the difference was within the limit."
         in finding.cause
     )
-    assert "Train in float32, as the baseline, until the cause is found: in a bfloat16 run, look for" in finding.fix
+    assert "If only the precision differs, train in float32 until the cause is found, and look for" in finding.fix
 
 
 def test_two_are_not_enough_while_the_run_goes_on_and_all_are_once_it_has_ended() -> None:

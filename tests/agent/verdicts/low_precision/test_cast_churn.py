@@ -35,10 +35,28 @@ def test_it_says_how_often_and_what_to_look_for() -> None:
     finding = found(told(30.0))
     assert ("ticket", 2, 2) == (finding.severity, finding.first_step, finding.opened_step)
     assert "repeatedly: 88 % of the bytes cast are repeats" in finding.title
-    assert "30.0 times the size of all weights in half precision (154 KiB of" in finding.cause
+    assert "30.0 times the size of all weights in half precision (repeated: 154 KiB; all casts:" in finding.cause
     assert finding.fix.startswith("Remove cache_enabled=False and set_autocast_cache_enabled(False)")
     assert "enter torch.autocast once around the whole forward pass" in finding.fix
     assert (WEIGHTS, 30.0) == (finding.evidence["weights_half_bytes"], finding.evidence["times_all_weights"])
+
+
+@pytest.mark.parametrize(
+    ("uncached", "frozen", "reason", "begin"),
+    [
+        (1.0, 0.0, "off", "Remove cache_enabled=False"),
+        (0.0, 1.0, "frozen", "Cast the frozen weights once"),
+        (0.1, 0.1, "cleared", "Enter torch.autocast once around the whole forward pass"),
+    ],
+)
+def test_the_reason_that_was_recorded_is_the_one_that_is_named(
+    uncached: float, frozen: float, reason: str, begin: str
+) -> None:
+    again = round(30 * WEIGHTS)
+    finding = found(told(30.0, uncached_bytes=round(uncached * again), frozen_bytes=round(frozen * again)))
+    assert reason == finding.evidence["reason"]
+    assert finding.fix.startswith(begin)
+    assert " If " not in finding.fix
 
 
 def test_a_small_module_used_twice_is_no_churn() -> None:

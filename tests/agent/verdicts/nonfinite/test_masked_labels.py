@@ -165,7 +165,7 @@ def test_one_percent_of_the_micro_batches_is_a_ticket_with_the_share() -> None:
         finding.opened_step,
     )
     assert "1.0 % of the micro-batches have no targets" == finding.title
-    assert "4 of 400 micro-batches that were examined (1.0 %) had no target" in finding.cause
+    assert "4 micro-batches had no target, which is 1.0 % of the 400 that were examined" in finding.cause
     assert (4, 400) == (finding.evidence["without_targets"], finding.evidence["examined"])
 
 
@@ -198,4 +198,4 @@ def test_a_loss_that_was_nan_remains_the_finding_below_one_percent() -> None:
     finding = findings(stream)[NAME]
     assert finding.active
     assert "A loss of step 40 has no targets" == finding.title
-    assert "5 of 1000 micro-batches" in finding.cause
+    assert "5 micro-batches had no target, which is 0.5 % of the 1000" in finding.cause

@@ -32,14 +32,14 @@ def test_a_reading_that_shows_it_opens_it_at_its_step() -> None:
     assert "blocks.0.fc.weight contains NaN or Inf, read at step 39" == finding.title
     assert "2 weight tensors contain NaN or Inf, blocks.0.fc.weight among them. At step 37" in finding.cause
     assert ("blocks.0.fc.weight", "blocks.0.fc") == (finding.tensor, finding.module)
-    assert "Restore a checkpoint from before step 39, and check its weights" in finding.fix
+    assert "Then restore a checkpoint from before step 39, and check its weights" in finding.fix
 
 
 def test_a_finite_part_of_the_weights_does_not_tell_when_it_began() -> None:
     part = {"last_finite": None, "last_finite_part": 37}
     finding = found(warm(40).event("weights.nonfinite", tensors=["embed.weight"], count=1, elements=900, **part))
     assert "At step 37 the part of the weights that was read was finite; elements that were not read" in finding.cause
-    assert "check the applied steps up to 39, first those from 37 on:" in finding.fix
+    assert "Check the applied steps up to 39, first those from 37 on:" in finding.fix
     assert (None, 37) == (finding.evidence["last_finite_step"], finding.evidence["last_finite_part_step"])
 
 
@@ -48,7 +48,7 @@ def test_losses_that_the_scaler_skipped_began_behind_the_weights() -> None:
     finding = found(poisoned(stream, "embed.weight"))
     assert 40 == finding.first_step
     assert "so the weights were non-finite before step 40." in finding.cause
-    assert "Restore a checkpoint from before step 39, and" in finding.fix
+    assert "Then restore a checkpoint from before step 39, and" in finding.fix
     assert "nonfinite-weights" == first_cause(stream)
 
 
@@ -84,7 +84,7 @@ def test_a_weight_that_the_first_bad_step_began_with_is_the_cause() -> None:
     assert "nonfinite-weights" == first_cause(applied_with_nan(since=0))
     assert (40, "embed.weight", "embed") == (finding.first_step, finding.tensor, finding.module)
     assert "embed.weight contained NaN or Inf before step 40 computed its loss. After that step, 2" in finding.cause
-    assert "Restore a checkpoint from before step 39, and" in finding.fix
+    assert "Then restore a checkpoint from before step 39, and" in finding.fix
 
 
 def test_a_weight_that_is_read_after_an_applied_bad_step_is_no_cause() -> None:
@@ -94,15 +94,15 @@ def test_a_weight_that_is_read_after_an_applied_bad_step_is_no_cause() -> None:
 
 def test_weights_that_were_bad_before_the_first_step_have_no_step_to_go_back_to() -> None:
     fix = found(applied_with_nan(since=0, good=0)).fix
-    assert "Restore a checkpoint with finite weights, and" in fix
-    assert "For the cause, check what came before the first step that was watched: " in fix
+    assert "Then restore a checkpoint with finite weights, and" in fix
+    assert "Check what came before the first step that was watched: " in fix
 
 
 def test_it_names_the_newest_checkpoint_from_before() -> None:
     stream = saved(saved(warm(20), "/runs/a.pt").good(65536), "/runs/b.pt").good(65536).good(65536)
     finding = found(saved(poisoned(stream, "embed.weight"), "/runs/c.pt"))
     assert (
-        "Restore /runs/b.pt, saved at step 20, and check its weights and optimizer state with torch.isfinite"
+        "Then restore /runs/b.pt, saved at step 20, and check its weights and optimizer state with torch.isfinite"
         in finding.fix
     )
     assert ("/runs/b.pt", 20) == (finding.evidence["checkpoint"], finding.evidence["checkpoint_step"])
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_was_written_over_is_not_named() -> None:
     assert "/runs/last.pt" == found(stream).evidence["checkpoint"]
     finding = found(saved(stream.good(65536), "/runs/last.pt"))
     assert finding.evidence["checkpoint"] is None
-    assert "Restore a checkpoint from before step 21, and" in finding.fix
+    assert "Then restore a checkpoint from before step 21, and" in finding.fix
 
 
 def test_a_file_without_weights_is_no_checkpoint_to_go_back_to() -> None:
@@ -176,7 +176,7 @@ def test_a_real_run_whose_weight_turns_nan_is_told_to_go_back(scaled: bool, tmp_
 def test_before_its_first_step_a_run_has_no_checkpoint_to_go_back_to() -> None:
     stream = poisoned(warm(1), "embed.weight", last_finite=None).good(65536)
     fix = findings(stream)["nonfinite-weights"].fix
-    assert "Restore the state that this run started from, and" in fix
+    assert "Then restore the state that this run started from, and" in fix
 
 
 def test_a_reading_of_all_weights_at_the_same_step_completes_that_of_some() -> None:

@@ -76,12 +76,10 @@ def test_the_context_names_owner_place_cost_and_the_last_good_checkpoint(client:
     context = context_of(client, incident(client, stream))
     assert {"state": "safe", "step": 49} == context["weights"]
     assert context["now"].startswith("Stop the run: ")
-    assert "continue from its newest checkpoint" in context["now"]
+    assert "continue from the checkpoint of step 49" in context["now"]
     saved = context["checkpoint"]
-    assert ("/ckpt/30.pt", 30, ["scaler"], False) == tuple(
-        saved[key] for key in ("path", "step", "missing", "verified")
-    )
-    assert "python train.py --lr 3e-4 --resume_from_checkpoint /ckpt/30.pt" == saved["resume"]
+    assert ("/ckpt/last.pt", 49, [], False) == tuple(saved[key] for key in ("path", "step", "missing", "verified"))
+    assert "python train.py --lr 3e-4 --resume_from_checkpoint /ckpt/last.pt" == saved["resume"]
     assert 3.5 == context["dollars_per_hour"]
     assert ("lena", "node-1", "48213", COMMIT) == tuple(context[key] for key in ("owner", "host", "job", "commit"))
     links = context["links"]
@@ -94,6 +92,17 @@ def test_the_context_names_owner_place_cost_and_the_last_good_checkpoint(client:
     )
     listed = client.get("/api/v1/incidents", params={"verdict": "nonfinite-gradient"}).json()["items"]
     assert [links] == [item["links"] for item in listed]
+
+
+def test_poisoned_weights_lead_back_to_the_newest_checkpoint_from_before_the_fault(client: httpx.Client) -> None:
+    stream = broken(client)
+    stream.say("weights.nonfinite", 49, tensors=["head.weight"], count=1, last_finite=39)
+    stream.send()
+    context = context_of(client, incident(client, stream))
+    assert "poisoned" == context["weights"]["state"]
+    saved = context["checkpoint"]
+    assert ("/ckpt/30.pt", 30, ["scaler"]) == tuple(saved[key] for key in ("path", "step", "missing"))
+    assert "go back to the checkpoint of step 30" in context["now"]
 
 
 def test_finite_weights_of_a_run_that_diverged_are_damaged(client: httpx.Client) -> None:

@@ -154,7 +154,9 @@ def _resumption(run: Situation) -> str:
 
 
 def _scaler(run: Situation) -> str:
-    return f", with a new GradScaler: the scale has fallen to {_size(run.scale)}" if _is_low(run.scale) else ""
+    if not _is_low(run.scale):
+        return ""
+    return ", with a new GradScaler" + ("" if run.is_over else f": the scale has fallen to {_size(run.scale)}")
 
 
 def _is_low(scale: float | None) -> bool:

@@ -94,7 +94,7 @@ def test_a_scale_that_stays_low_after_an_incident_is_not_nothing() -> None:
     over = replace(SITUATION, verdict="broken-in-reduction", weights="safe", is_over=True, scale=2.0**-13)
     text = next_action(over)
     assert text.startswith("It has recovered, but small gradients are lost at its loss scale of 2^-13: stop the run.")
-    assert text.endswith("with a new GradScaler: the scale has fallen to 2^-13.")
+    assert text.endswith("continue from the checkpoint of step 15, with a new GradScaler.")
 
 
 def test_a_run_that_is_only_silent_may_still_live() -> None:

@@ -32,7 +32,8 @@ _SETTLES = Urgency("later", "the new scale settles after a few skipped steps")
 _ROUNDED = "small changes are rounded away at every step"
 _UNSCALED = "small gradients become zero in float16"
 _RESTART = "Mend it and start the run again"
-_KEEP = "Do not stop the run before it has saved everything"
+_KEEP = "Let the run go on"
+_UNLESS_ACCEPTABLE = "Stop the run, unless you can accept this"
 _RESUME_AGAIN = "Mend the resumption, and resume again from the checkpoint that it loaded."
 _NOT_COMPARED = "this concerns the comparison, not the training"
 
@@ -93,7 +94,7 @@ URGENCY: Mapping[str, Urgency] = {
     "memory-not-saved": Urgency("later", "this costs memory, not accuracy"),
     "stale-stack": Urgency("later", "it trains, without the fixes of newer versions"),
     "not-comparable": Urgency("later", _NOT_COMPARED),
-    "validation-drift": Urgency("soon", "its model is worse than that of the baseline"),
+    "validation-drift": Urgency("soon", "its model is worse than that of the baseline", opening=_UNLESS_ACCEPTABLE),
     "not-reproducible": Urgency("later", _NOT_COMPARED),
     "checkpoint-exposed": Urgency("later", "this concerns its checkpoints, not its training"),
     "checkpoint-incomplete": Urgency("soon", "what its checkpoints lack is only in its memory", opening=_KEEP),

@@ -107,7 +107,7 @@ def test_a_run_that_is_only_silent_may_still_live() -> None:
 def test_what_is_only_in_the_memory_of_a_run_is_saved_before_it_is_stopped() -> None:
     for verdict in ("checkpoint-stale", "checkpoint-incomplete"):
         text = next_action(replace(SITUATION, verdict=verdict, weights="safe"))
-        assert text.startswith("Do not stop the run before it has saved everything")
+        assert text.startswith("Let the run go on: ")
 
 
 def test_a_run_that_has_ended_is_not_stopped() -> None:

@@ -70,6 +70,9 @@ def _conclude(pair: RunComparison, series: Sequence[Validation], every: Sequence
     )
 
 
+MAX_LISTED = 4
+"""Settings that are named; the page of the comparison lists all of them."""
+
 SUSPECTS = {
     "float16": "weights or optimizer state in float16, gradients that underflow, skipped steps, or a loss or softmax"
     " in float16",
@@ -88,9 +91,12 @@ def _title(first: Validation, last: Validation) -> str:
 def _fix(pair: RunComparison) -> str:
     mine, theirs = pair.run.precision or "", pair.baseline.precision or "float32"
     if mine in SUSPECTS and mine != theirs:
+        keys = [difference.key for difference in pair.differences]
         look = (
-            "Compare the run with its baseline: settings that differ come first. If only the precision differs, train"
-            f" in {theirs} until the cause is found, and look for {SUSPECTS[mine]}."
+            f"Give both runs the same {wording.listed(keys[:MAX_LISTED])} first: they differ there as well."
+            if keys
+            else f"Train in {theirs}, or find what {mine} spoils: {SUSPECTS[mine]}. In what was recorded of both runs,"
+            " nothing but the precision differs."
         )
     else:
         look = "Compare the settings, the data and the code of both runs: their precision is the same."

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ammeter.verdicts.framework.run_likeness import FRAMEWORK_VERSION
 from tests.agent.pairs import CONFIG, check_words, course, judged
 
 Row = Callable[[int], dict[str, float]]
@@ -34,7 +35,14 @@ def test_three_validations_in_a_row_that_are_worse_are_named_from_the_first_on()
         "At step 199 it is 2.628 against 2.503: 5.0 % worse. At step 99 the difference was within the limit."
         in finding.cause
     )
-    assert "If only the precision differs, train in float32 until the cause is found, and look for" in finding.fix
+    assert "Train in float32, or find what bfloat16 spoils: " in finding.fix
+    assert "nothing but the precision differs" in finding.fix
+
+
+def test_what_else_differs_comes_first() -> None:
+    run = course(precision="bfloat16", config=CONFIG | {FRAMEWORK_VERSION: "5.1"}, row=worse(0.05))
+    fix = judged(run, course(config=CONFIG | {FRAMEWORK_VERSION: "5.0"}))["validation-drift"].fix
+    assert fix.startswith(f"Give both runs the same {FRAMEWORK_VERSION} first: they differ there as well.")
 
 
 def test_two_are_not_enough_while_the_run_goes_on_and_all_are_once_it_has_ended() -> None:

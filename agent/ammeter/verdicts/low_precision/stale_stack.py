@@ -86,7 +86,7 @@ def _conclude(state: State) -> Finding:
             " fused attention kernels, and bugs that later versions fix."
         )
         driver = " and a GPU driver that supports it" if state.capability else ""
-        fix.append(f"Install a newer torch{driver}: pip install 'torch>={oldest}'.")
+        fix.append(f"Install a newer torch{driver}: `pip install 'torch>={oldest}'`.")
     if _is_wrong(state.dtype, state):
         cause.append(
             f"Autocast uses float16 on a {state.device}. Public threads, such as"

@@ -212,7 +212,7 @@ def _fix(state: State) -> str:
     if not state.died:
         return (
             f"Check whether the job still runs on {state.host or 'the host'}{_pid(state)}. If it has ended, find out"
-            " why: dmesg -T | grep -i -E 'killed process|segfault', and the exit code in the launcher's log. If it"
+            " why: `dmesg -T | grep -i -E 'killed process|segfault'`, and the exit code in the launcher's log. If it"
             " runs, read shipper.log in the run's folder under AMMETER_DIR: its data do not arrive. If the host is"
             f" down, start on another one, from {_checkpoint(state)}."
         )
@@ -235,7 +235,7 @@ def _remedy(state: State) -> str:
         return _CHECKS[state.by]
     host = state.host or "its host"
     return (
-        f"Find the cause on {host}: run dmesg -T | grep -i -E 'killed process|segfault', and check the exit code in"
+        f"Find the cause on {host}: run `dmesg -T | grep -i -E 'killed process|segfault'`, and check the exit code in"
         " the launcher's log and the memory limit of the job."
     )
 
@@ -243,16 +243,16 @@ def _remedy(state: State) -> str:
 _CHECKS = {
     "sigterm": "Find the sender: torchrun sends SIGTERM to the other ranks when one fails, so check those ranks first."
     " A scheduler sends it at the time limit or for a preemption.",
-    "job": "Find out why the job ended: sacct -j JOB for Slurm, kubectl describe pod for Kubernetes.",
-    "slurm": "Find the reason with sacct -j JOB -o State,Reason,ExitCode. If jobs are preempted, submit them with"
+    "job": "Find out why the job ended: `sacct -j JOB` for Slurm, `kubectl describe pod` for Kubernetes.",
+    "slurm": "Find the reason with `sacct -j JOB -o State,Reason,ExitCode`. If jobs are preempted, submit them with"
     " --requeue.",
-    "kubernetes": "Find the reason with kubectl describe pod and kubectl get events.",
+    "kubernetes": "Find the reason with `kubectl describe pod` and `kubectl get events`.",
     "time-limit": "Request more time (sbatch --time), or save before the limit (sbatch --signal=USR1@300).",
 }
 
 
 def _pid(state: State) -> str:
-    return f" (ps -p {state.pid})" if state.pid else ""
+    return f" (`ps -p {state.pid}`)" if state.pid else ""
 
 
 def _checkpoint(state: State) -> str:

@@ -180,14 +180,14 @@ def _fix(state: State) -> str:
     if state.how:
         every = "" if alone else " for every rank"
         return (
-            f"Call faulthandler.dump_traceback_later(900, repeat=True) in the program, or run py-spy dump --pid PID"
+            f"Call faulthandler.dump_traceback_later(900, repeat=True) in the program, or run `py-spy dump --pid PID`"
             f"{every} before you end a process that waits: the stack shows where it waits. {limits}."
         )
-    stack = f"Run py-spy dump --pid {state.pid}{on}: its stack shows the line that waits."
+    stack = f"Run `py-spy dump --pid {state.pid}`{on}: its stack shows the line that waits."
     if not alone:
         others = f"the other {state.ranks - 1} ranks" if state.ranks > 2 else "every other rank"
         stack = (
-            f"Run py-spy dump --pid {state.pid}{on}, and the same for {others}, to see where they wait: they wait for"
+            f"Run `py-spy dump --pid {state.pid}`{on}, and the same for {others}, to see where they wait: they wait for"
             " the rank whose stack differs."
         )
     return f"{stack} Then remove what it waits for, or end the process. {limits}, which names the place."

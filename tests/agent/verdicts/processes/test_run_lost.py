@@ -138,11 +138,11 @@ ENDS = {
         "slurm",
         "ticket",
         "Run ended by Slurm after step 39",
-        "Find the reason with sacct",
+        "Find the reason with `sacct",
     ),
     ("signal", "SIGTERM", "kubernetes"): (
         *("kubernetes", "ticket", "Run ended by Kubernetes after step 39"),
-        "Find the reason with kubectl",
+        "Find the reason with `kubectl",
     ),
     ("signal", "SIGTERM", "job"): (
         "job",

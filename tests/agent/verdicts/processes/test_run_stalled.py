@@ -43,7 +43,7 @@ def test_a_quarter_of_an_hour_without_a_step_is_told_with_the_process() -> None:
     assert "No step for 15 min after step 39" == finding.title
     assert "Rank 0 (process 4711 on node7) completed no step for 15 min after step 39" in finding.cause
     assert "its longest pause before was 0.1 s" in finding.cause
-    assert "py-spy dump --pid 4711 on node7: its stack shows the line that waits" in finding.fix
+    assert "`py-spy dump --pid 4711` on node7: its stack shows the line that waits" in finding.fix
     assert "init_process_group" not in finding.fix
 
 

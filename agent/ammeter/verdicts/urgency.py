@@ -45,7 +45,7 @@ URGENCY: Mapping[str, Urgency] = {
     "mixed-scale-gradients": Urgency("stop", "its steps add up gradients of two scales", True),
     "dtype-switched": Urgency("soon", "its gradients are not exactly those of its loss"),
     "unsupported-op": Urgency("stop", "the error ends the program, unless that catches it", opening=_RESTART),
-    "no-gradients": Urgency("stop", "these parameters are not trained"),
+    "no-gradients": Urgency("stop", "it does not train what it should"),
     "not-as-asked": Urgency("later", "it trains, but not in the precision that was asked for"),
     "autocast-scope": Urgency("soon", "backward() or the optimizer may compute in half precision"),
     "half-master-weights": Urgency("soon", _ROUNDED),

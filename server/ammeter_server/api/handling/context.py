@@ -111,7 +111,7 @@ def read_context(context: ContextDep, incident: str) -> IncidentContext:
         verdict=row.verdict,
         is_running=run.state == "running",
         is_page=row.severity == "page",
-        is_over=row.closed_reason == "recovered",
+        is_over=row.closed_reason == weights.RECOVERED,
         has_ended=has_ended(row.evidence or {}),
         first_step=first,
         weights=state.state,

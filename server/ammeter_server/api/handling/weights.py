@@ -17,6 +17,9 @@ from ammeter_server.incidents.next_action import WeightsState
 POISONED = "nonfinite-weights"
 """The verdict that finds NaN or Inf in weights or in the optimizer's state."""
 
+RECOVERED = "recovered"
+"""The reason of an incident that was closed because its verdict no longer holds."""
+
 BUFFERS = "poisoned-buffers"
 """The verdict that finds NaN or Inf in buffers of the model, which it uses in evaluation."""
 
@@ -66,6 +69,8 @@ def poisoned(incident: Row[Any], findings: Iterable[Row[Any]]) -> Weights | None
     Args:
         findings: The findings of the run.
     """
+    if incident.closed_reason == RECOVERED:
+        return None
     if incident.verdict == POISONED:
         return Weights("poisoned", incident.last_step)
     for consequence in incident.consequences:
@@ -88,7 +93,7 @@ def read(store: Store, incident: Row[Any], stream: str) -> Since:
 
 
 def _weights(incident: Row[Any], curves: Mapping[str, Curve]) -> Weights:
-    if incident.verdict == BUFFERS:
+    if incident.verdict == BUFFERS and incident.closed_reason != RECOVERED:
         return Weights("buffers", incident.last_step)
     if _is_safe(curves):
         applied = curves["applied"]

@@ -132,6 +132,23 @@ def test_weights_with_nan_are_poisoned(client: httpx.Client) -> None:
     assert "no checkpoint from before step 40 was recorded" in context["now"]
 
 
+def test_weights_that_are_finite_again_are_not_called_poisoned(client: httpx.Client) -> None:
+    stream = Stream(client, begin=time.time_ns() - 90 * STEP)
+    train(stream, 0, 40)
+    stream.say("weights.nonfinite", 40, tensors=["head.weight"], count=1, last_finite=30)
+    row = {"loss": 1.4, "grad_norm": 1.0, "scale": 65536.0, "applied": 1.0, "skipped": 0.0, "weights_nonfinite": 0.0}
+    for step in range(41, 70):
+        stream.tell(step, row)
+    stream.send()
+    path = f"/api/v1/runs/{stream.run}/incidents"
+    asked = {"verdict": "nonfinite-weights", "state": "closed"}
+    (closed,) = wait_until(lambda: client.get(path, params=asked).json()["items"])
+    assert "recovered" == closed["closed_reason"]
+    context = context_of(client, closed["id"])
+    assert context["weights"]["state"] in ("safe", "finite")
+    assert context["now"].startswith("Nothing to do for this run: it has recovered.")
+
+
 def test_an_applied_step_with_nan_is_not_called_safe(client: httpx.Client) -> None:
     stream = broken(client)
     row = {"scale": 256.0, "applied": 1.0, "skipped": 0.0, "loss": 1.4, "grad_norm": float("nan"), "step_seconds": 0.1}

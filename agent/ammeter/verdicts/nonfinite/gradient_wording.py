@@ -25,9 +25,7 @@ def is_located(state: State) -> bool:
 
 def title(state: State) -> str:
     if is_located(state):
-        origin = state.origin
-        finite = "" if state.loss_unread else ", although the loss is finite"
-        return f"The backward pass of {origin.operator} in {origin.module} makes NaN or Inf{finite}"
+        return f"The backward pass of {state.origin.operator} in {state.origin.module} makes NaN or Inf"
     where = f" at {state.frontier.module}" if state.frontier.module else ""
     return f"Non-finite gradients{where}{'' if state.loss_unread else ' with a finite loss'}"
 

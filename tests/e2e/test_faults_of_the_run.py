@@ -48,7 +48,7 @@ def test_a_checkpoint_that_all_can_replace_is_the_one_finding(public: Path, tmp_
     assert ("checkpoint-exposed", "ticket", 20) == tuple(
         finding[name] for name in ("verdict", "severity", "first_step")
     )
-    assert f"chmod 0600 {path}" in finding["fix"]
+    assert f"cd {path.parent} && chmod 0700 . && chmod 0600 {path.name}" in finding["fix"]
 
 
 def test_a_checkpoint_of_weights_alone_is_the_one_finding(tmp_path: Path, capsys: Output) -> None:
@@ -149,4 +149,4 @@ def test_a_run_that_learns_nothing_is_the_one_finding(
     train(tmp_path, "--fault", "stagnation", "--steps", "240")
     finding = only_finding(tmp_path, capsys)
     assert ("stagnation", "ticket", 31) == tuple(finding[name] for name in ("verdict", "severity", "first_step"))
-    assert "Check the learning rate: " in finding["fix"]
+    assert "Raise the learning rate, about " in finding["fix"]

@@ -89,13 +89,12 @@ def test_a_lost_optimizer_is_named(resumed: dict[str, Ended]) -> None:
     ended = resumed["no optimizer"]
     assert 0 == ended.code, ended.err
     assert {"resume-mismatch"} == set(found(ended))
-    assert "the same run continues (its scaler was restored)" in found(ended)["resume-mismatch"].cause
+    assert "to judge by this: its scaler was restored" in found(ended)["resume-mismatch"].cause
 
 
 def test_a_lost_scaler_is_named_with_the_line_of_the_load(resumed: dict[str, Ended]) -> None:
     finding = found(resumed["no scaler"])["scaler-not-restored"]
-    assert "AdamW was resumed after 5 steps (at script.py:" in finding.cause
-    assert "contains a scaler's state, which was read from the file and not loaded" in finding.cause
+    assert "AdamW was resumed after 5 steps at script.py:" in finding.cause
 
 
 @pytest.mark.parametrize("name", ["all", "fine-tuning"])

@@ -54,9 +54,7 @@ def test_that_others_can_read_the_checkpoints_is_noted_once_for_a_project_and_is
     assert [2, 1, 1] == [len(lines) for lines in ends], ends
     assert ["ammeter: nothing wrong was found"] * 2 == [lines[0].partition(";")[0] for lines in ends[:2]]
     assert all("; 1 ticket beside the training: checkpoint-exposed; " in lines[0] for lines in ends[:2])
-    note = (
-        f"ammeter: note, printed once: Other users of the machine can read the checkpoint {place}/run.pt, saved at step"
-    )
+    note = f"ammeter: note, printed once: The checkpoint {place}/run.pt, saved at step"
     assert ends[0][1].startswith(note)
     assert ends[2][0].startswith(
         "ammeter: Other users can read and replace the checkpoints (checkpoint-exposed, ticket);"

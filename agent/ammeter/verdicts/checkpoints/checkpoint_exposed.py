@@ -41,8 +41,8 @@ def _conclude(state: SingleEventState) -> Finding:
         verdict=VERDICT.id,
         severity="ticket",
         title=f"Other users can {' and '.join(abilities)} the checkpoints",
-        cause=f"The checkpoint of step {state.opened.first} has mode {mode}, and no folder above it is private:"
-        f" {who} can {', and can '.join(HARMS[ability] for ability in abilities)}.",
+        cause=f"The checkpoint {path}, saved at step {state.opened.first}, has mode {mode}, and no folder above it is"
+        f" private: {who} can {', and can '.join(HARMS[ability] for ability in abilities)}.",
         fix=f"Run `cd {shlex.quote(folder)} && chmod 0700 . && chmod 0600 {shlex.quote(name)}`, and call"
         " os.umask(0o077) before the first save,"
         f" which makes later checkpoints private.{load}",

@@ -32,7 +32,9 @@ def test_the_first_exposed_checkpoint_is_told_with_its_path_and_mode() -> None:
     finding = found(saved(warm(30), ["read"]))
     assert ("ticket", 29, 29) == (finding.severity, finding.first_step, finding.opened_step)
     assert "Other users can read the checkpoints" == finding.title
-    assert "The checkpoint of step 29 has mode 0644, and no folder above it is private" in finding.cause
+    assert (
+        "The checkpoint out/run.pt, saved at step 29, has mode 0644, and no folder above it is private" in finding.cause
+    )
     assert "cd out && chmod 0700 . && chmod 0600 run.pt" in finding.fix
     assert "os.umask(0o077)" in finding.fix
     assert "weights_only" not in finding.fix

@@ -101,18 +101,16 @@ class Reach(msgspec.Struct, frozen=True):
     items: list[Related]
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification of an incident on a channel.
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification on a channel.
 
     Attributes:
-        channel: its name, as in channels().
         kind: opened, resolved or silenced.
         state: pending, sent, failed after the last attempt, or told: an Alertmanager receives it repeatedly.
         error: the last one of the receiver.
         due: when it is sent, if it still has to be.
     """
 
-    channel: str
     kind: str = ""
     state: str = ""
     attempts: int = 0
@@ -120,6 +118,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime | None = None
     due: datetime | None = None
     sent: datetime | None = None
+
+
+class Delivery(Notification, frozen=True, kw_only=True):
+    """A notification of an incident. `channel`: its name, as in channels()."""
+
+    channel: str
 
 
 @decodable
@@ -129,14 +133,8 @@ class Deliveries(msgspec.Struct):
     items: list[Delivery]
 
 
-class ChannelDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification on a channel.
-
-    Attributes:
-        kind: what became of the incident, such as opened.
-        state: pending, told, sent or failed.
-        due: when it is sent, if it still has to be.
-    """
+class ChannelDelivery(Notification, frozen=True, kw_only=True):
+    """A notification on one channel, with its incident."""
 
     incident: str
     run: str
@@ -144,13 +142,6 @@ class ChannelDelivery(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     title: str = ""
     severity: str = ""
-    kind: str = ""
-    state: str = ""
-    attempts: int = 0
-    error: str | None = None
-    created: datetime | None = None
-    due: datetime | None = None
-    sent: datetime | None = None
 
 
 class AlertChannel(msgspec.Struct, frozen=True, kw_only=True):

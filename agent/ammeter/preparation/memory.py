@@ -35,8 +35,7 @@ def checkpoint_in_memory(weights: Sequence[torch.Tensor], strays: Iterable[torch
 
     Args:
         weights: The present weights of the model.
-        strays: All other tensors of torch's own classes. Containers are searched only if one of these may be a copy of
-            a weight.
+        strays: Other tensors. Containers are searched only if one of these may be a copy of a weight.
     """
     chosen = [weight for weight in weights if weight.dim() > 1 and has_numbers(weight)][:COMPARED_WEIGHTS]
     may_exist = chosen and any(_is_alike(stray, chosen[0]) for stray in strays)

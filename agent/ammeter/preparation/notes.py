@@ -58,8 +58,8 @@ class Notes:
         built: the optimizers and scalers whose construction was observed.
         error: the error that ended the notes, '' if there was none.
         is_continued: whether an earlier process has trained in the run.
-        strays: the tensors of torch's own classes that were alive when the run began and that it does not watch. A
-            search among them is fast, and mostly shows that no container needs to be searched.
+        strays: the tensors of torch's own classes with the shape of a weight that were alive when the run began, and
+            that it does not watch. Mostly there are none, so that no container needs to be searched.
     """
 
     def __init__(self) -> None:

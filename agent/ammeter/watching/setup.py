@@ -127,7 +127,7 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     replay = bool(options.get("replay"))
     notes = observer.take()
     notes.is_continued = _has_earlier_attempt(folder)
-    notes.strays = WeakIdSet(_unwatched_tensors(watched))
+    notes.strays = WeakIdSet(_strays(watched))
     if is_unobserved(watched):
         _add_loaded_checkpoint(notes, watched)
     _own_streams.add(hello.stream)
@@ -149,13 +149,19 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     return Run(hello.run, session, await_delivery, guards, hello.name, folder)
 
 
-def _unwatched_tensors(watched: Watched) -> Iterator[torch.Tensor]:
-    """Yields the other tensors in memory."""
+MAX_EXAMINED = 200_000
+"""Tensors that are examined, the newest first, in at most 0.1 s: a data set may be a list of more."""
+
+
+def _strays(watched: Watched) -> Iterator[torch.Tensor]:
+    """Yields the other tensors in memory that have the shape of a weight."""
     weights = [tensor for _, tensor in watched.alive() if is_ordinary(tensor)]
     found = instances(*ORDINARY)
     if not set(map(id, weights)) <= set(map(id, found)):  # this version of Python or torch does not find them so
         found = live_objects(*ORDINARY)
-    yield from (tensor for tensor in found if not watched.knows(tensor))
+    shapes = {weight.shape for weight in weights}
+    alike = (tensor for tensor in found[: -MAX_EXAMINED - 1 : -1] if tensor.shape in shapes)
+    yield from (tensor for tensor in alike if not watched.knows(tensor))
 
 
 def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import ammeter
 from ammeter.preparation.contents import Contents
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.observer import observer
@@ -153,3 +154,15 @@ def test_no_variable_lives_longer_because_it_was_examined() -> None:
     del state
     gc.collect()
     assert alive() is None
+
+
+def test_a_run_holds_no_reference_to_tensors_that_are_like_no_weight(tmp_path: Path) -> None:
+    model, optimizer = trained(3)
+    data = [torch.zeros(3) for _ in range(1_000)]
+    copy = model.weight.detach().clone()
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    strays = list(run._session.preparation.strays)
+    run.close()
+    assert any(stray is copy for stray in strays)
+    assert not {*map(id, data)} & {*map(id, strays)}

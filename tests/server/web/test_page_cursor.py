@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -16,19 +15,12 @@ from ammeter.wire import frames
 from ammeter.wire.frames import Schema, Tensor
 from tests.server.accessibility import violations
 from tests.server.browsing import appears, found, press, show, text
-from tests.server.feeding import STEP, Stream, serving, train, wait_until
+from tests.server.feeding import STEP, Stream, train, wait_until
 from tests.server.web.fingers import phone, place, swipe, tap
 from tests.server.web.pictures import EXPONENTS, HEAT, come_to, described, measure
 
 STRIP, CHART = "#health canvas", ".charts .plot"
 NAMES = ("embed.weight", "blocks.0.weight", "head.weight")
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +164,7 @@ def test_fingers_read_zoom_and_scroll(
         opened(browser, client, stream)
         if picture in (HEAT, EXPONENTS):
             described(browser, picture)
+        wait_until(lambda: found(browser, picture))  # charts follow the first screen
         bring = "document.querySelector(arguments[0]).scrollIntoView({ block: 'center' })"
         browser.execute_script(bring, picture)
         tap(browser, place(browser, picture, 0.6))

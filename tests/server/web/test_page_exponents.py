@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 from selenium import webdriver
@@ -12,7 +10,7 @@ from selenium.webdriver.support.ui import Select
 
 from ammeter.tensors.exponents import BINS, LOWEST
 from tests.server.browsing import LOW_CONTRAST, appears, found, press, seen_as, show, text
-from tests.server.feeding import Stream, serving, wait_until
+from tests.server.feeding import Stream, wait_until
 from tests.server.web.pictures import (
     DRAWN,
     EXPONENTS,
@@ -24,13 +22,6 @@ from tests.server.web.pictures import (
     measure,
     open_run,
 )
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 def counted_run(client: httpx.Client) -> Stream:

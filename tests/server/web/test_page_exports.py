@@ -7,7 +7,6 @@ import io
 import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,10 @@ from selenium.webdriver.common.by import By
 
 from tests.parts import library
 from tests.server.browsing import appears, found, press, show
-from tests.server.feeding import STEP, Stream, serving, wait_until
+from tests.server.feeding import STEP, Stream, wait_until
 from tests.server.web.pictures import EXPONENTS, HEAT, come_to, described, measure
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 @pytest.fixture

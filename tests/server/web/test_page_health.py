@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,18 +13,11 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
-from tests.server.feeding import STEP, Stream, serving, train, wait_until
+from tests.server.feeding import STEP, Stream, train, wait_until
 from tests.server.web.pictures import come_to, measure
 
 STRIP = "#health canvas"
 ROW_PX = 38
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 @pytest.fixture(scope="module")

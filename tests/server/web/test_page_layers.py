@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,17 +14,10 @@ from selenium.webdriver.support.ui import Select
 from ammeter.wire import frames
 from ammeter.wire.frames import Schema, Tensor
 from tests.server.browsing import LOW_CONTRAST, appears, found, press, seen_as, show, text
-from tests.server.feeding import STEP, Stream, serving
+from tests.server.feeding import STEP, Stream
 from tests.server.web.pictures import HEAT, come_to, described, goes, open_run
 
 PARTS = ("attn.qkv.weight", "mlp.fc.weight")
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 def layered(client: httpx.Client, blocks: int, steps: int = 40, parts: tuple[str, ...] = PARTS) -> Stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -17,7 +16,7 @@ from selenium.webdriver.support.ui import Select
 from ammeter.tensors.exponents import BINS, LOWEST
 from ammeter.wire.frames import Schema, Tensor
 from tests.server.browsing import LOW_CONTRAST, appears, broken_run, found, press, seen_as, show, text
-from tests.server.feeding import STEP, TENSORS, Stream, serving, train, wait_until
+from tests.server.feeding import STEP, TENSORS, Stream, train, wait_until
 from tests.server.web.pictures import (
     DRAWN,
     EXPONENTS,
@@ -33,13 +32,6 @@ from tests.server.web.pictures import (
     open_run,
     questions,
 )
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 def test_the_tensor_where_a_nan_was_born_cannot_be_missed(browser: webdriver.Chrome, client: httpx.Client) -> None:

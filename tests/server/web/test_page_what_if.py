@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,17 +12,10 @@ from selenium.webdriver.support.ui import Select
 
 from tests.server.browsing import LOW_CONTRAST, appears, found, press, seen_as, show, text
 from tests.server.counted import say_exponents, spread
-from tests.server.feeding import STEP, Stream, serving, train, wait_until
+from tests.server.feeding import STEP, Stream, train, wait_until
 from tests.server.web.pictures import come_to, questions
 
 ROWS = "#what-if tbody tr"
-
-
-@pytest.fixture(scope="module")
-def client(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with serving(tmp_path_factory.mktemp("collector")) as client:
-        yield client
-        browser.get("about:blank")
 
 
 def run(client: httpx.Client) -> Stream:

@@ -74,7 +74,7 @@ def find_averages(watched: Watched, strays: Iterable[torch.Tensor]) -> Iterator[
 
     Args:
         watched: The objects of the session.
-        strays: All other tensors. Containers are searched only if one of these may be the average of a weight.
+        strays: Other tensors. Containers are searched only if one of these may be the average of a weight.
     """
     copies = {index for index, _, _ in watched.copies}
     weights = {watched.tensors[index].name: weight for index, weight in watched.alive() if index not in copies}

@@ -28,6 +28,9 @@ MAX_ALL_SECONDS = 30.0
 """Time in Ammeter of all requests after which a run accepts no more."""
 
 MAX_ID_CHARS = 64
+MAX_KNOWN = 1_000
+"""Directives of a run that are remembered; a run takes no more."""
+
 MAX_REFUSALS = 100
 """Refusals that a run reports."""
 
@@ -87,11 +90,14 @@ class Inbox:
 
     def _take(self, directive: dict[str, Any], step: int) -> None:
         name, steps, key = directive.get("arm"), directive.get("steps", 1), directive.get("id", "")
-        if not isinstance(name, str) or type(steps) is not int or not isinstance(key, str) or key in self._known:
+        if not isinstance(name, str) or type(steps) is not int or not isinstance(key, str):
+            return
+        key = key[:MAX_ID_CHARS]
+        if key in self._known or len(self._known) >= MAX_KNOWN:
             return
         if key:
             self._known.add(key)
-        request = Request(key[:MAX_ID_CHARS], name, step, step + min(max(1, steps), MAX_STEPS) - 1)
+        request = Request(key, name, step, step + min(max(1, steps), MAX_STEPS) - 1)
         reason = self._refusal(name) or self._begin(request)
         if not reason:
             self._accepted += 1

@@ -43,7 +43,7 @@ def opened(browser: webdriver.Chrome, client: httpx.Client, stream: Stream, step
     show(browser, client, f"/runs/{stream.run}{steps}")
     come_to(browser, "#health")
     appears(browser, "#health", "Loss scale")
-    wait_until(lambda: len(found(browser, CHART)) == 3)
+    wait_until(lambda: len(found(browser, ".charts .u-over")) == 3)  # charts follow the first screen
 
 
 def loss(browser: webdriver.Chrome) -> str:
@@ -164,7 +164,6 @@ def test_fingers_read_zoom_and_scroll(
         opened(browser, client, stream)
         if picture in (HEAT, EXPONENTS):
             described(browser, picture)
-        wait_until(lambda: found(browser, picture))  # charts follow the first screen
         bring = "document.querySelector(arguments[0]).scrollIntoView({ block: 'center' })"
         browser.execute_script(bring, picture)
         tap(browser, place(browser, picture, 0.6))

@@ -160,8 +160,17 @@ def _strays(watched: Watched) -> Iterator[torch.Tensor]:
     if not set(map(id, weights)) <= set(map(id, found)):  # this version of Python or torch does not find them so
         found = live_objects(*ORDINARY)
     shapes = {weight.shape for weight in weights}
-    alike = (tensor for tensor in found[: -MAX_EXAMINED - 1 : -1] if tensor.shape in shapes)
-    yield from (tensor for tensor in alike if not watched.knows(tensor))
+    for tensor in found[: -MAX_EXAMINED - 1 : -1]:
+        if _shape(tensor) in shapes and not watched.knows(tensor):
+            yield tensor
+
+
+def _shape(tensor: torch.Tensor) -> torch.Size | None:
+    """The shape of a tensor of the program; None of one that has none, such as a nested tensor."""
+    try:
+        return tensor.shape
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None
 
 
 def _add_loaded_checkpoint(notes: Notes, watched: Watched) -> None:

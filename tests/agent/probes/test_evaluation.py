@@ -85,7 +85,7 @@ def test_nan_in_eval_mode_is_found_with_its_module(context: Any, tmp_path: Path)
     finding = seen.findings()[NAME]
     assert [NAME] == list(seen.findings())
     assert ("act", 59) == (finding.module, finding.first_step)
-    assert "2 of the 2 outputs of the model that were read contained NaN" in finding.cause
+    assert "all 2 outputs of the model contained NaN" in finding.cause
 
 
 def test_an_evaluation_after_the_last_step_is_reported(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_nan_by_design_is_no_finding(name: str, tmp_path: Path) -> None:
 def test_a_loss_that_the_model_returns_is_read_for_inf_too(tmp_path: Path) -> None:
     model = Returns(lambda y, training: {"loss": y.square().mean() if training else y.sum() * math.inf, "logits": y})
     seen = trained(tmp_path, model, evaluates(model, lambda _: None), loss_of=lambda out: out["loss"])
-    assert "losses that the model returned" in seen.findings()[NAME].cause
+    assert "all 2 losses of the model contained Inf" in seen.findings()[NAME].cause
 
 
 def test_outputs_are_read_on_the_fast_path_and_finite_ones_are_reported_once(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_less_of_what_should_be_higher_is_worse(tmp_path: Path, capsys: Output, 
     main(["report", str(worse), "--baseline", str(base), "--json"])
     document = json.loads(capsys.readouterr().out)
     assert ["validation-drift"] == [data["verdict"] for data in document["findings"]]
-    assert "val_accuracy (higher is better) is worse than that of base" in document["findings"][0]["cause"]
+    assert 'val_accuracy (higher is better) is worse than that of the run "base"' in document["findings"][0]["cause"]
     assert pytest.approx(0.25) == document["baseline"]["validation_delta"]
     main(["report", str(better), "--baseline", str(base)])
     assert "val_accuracy 12 % better at step 39" in capsys.readouterr().out

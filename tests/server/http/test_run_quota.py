@@ -40,8 +40,20 @@ def test_what_is_let_in_between_two_counts_is_counted(monkeypatch: pytest.Monkey
     of = Quota()
     assert [None, None, "runs"] == [refused(of, "one") for _ in range(3)]
     assert [None, None, "projects"] == [refused(of, name) for name in ("two", "three", "four")]
-    of.count({"one": 1}, 1)
+    for now in (1, 2):  # the first may have begun before the runs were stored
+        of.count({"one": 1}, now)
     assert [None, None] == [refused(of, name) for name in ("one", "four")]
+
+
+def test_a_project_admitted_while_the_runs_were_counted_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_quota, "MAX_PROJECTS", 1)
+    of = Quota()
+    of.check("one")
+    of.count({}, 1)  # read before the run was stored
+    assert [None, "projects"] == [refused(of, name) for name in ("one", "two")]
+    for now in (2, 3):
+        of.count({}, now)
+    assert refused(of, "two") is None
 
 
 def test_a_hello_that_comes_late_brings_no_project_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,20 @@ def is_located(state: State) -> bool:
     return bool(state.origin.is_first and state.origin.module and state.origin.operator)
 
 
+def module_before(state: State) -> str:
+    """The module with weights whose output reaches the located operator, if it is inside the located module.
+
+    The gradients of its weights are the last non-finite ones, and the operator comes after it.
+    """
+    name = state.frontier.module
+    return name if name and name.startswith(f"{state.origin.module}.") else ""
+
+
 def title(state: State) -> str:
     if is_located(state):
-        return f"The backward pass of {state.origin.operator} in {state.origin.module} makes NaN or Inf"
+        inside = module_before(state).removeprefix(f"{state.origin.module}.")
+        after = f", after {inside}," if inside else ""
+        return f"The backward pass of {state.origin.operator} in {state.origin.module}{after} makes NaN or Inf"
     where = f" at {state.frontier.module}" if state.frontier.module else ""
     return f"Non-finite gradients{where}{'' if state.loss_unread else ' with a finite loss'}"
 

@@ -230,15 +230,16 @@ def _with_evidence(state: State, scale: float, bits: float) -> State:
 
 
 def _conclude(state: State) -> Finding:
-    frontier = state.frontier
+    frontier, is_located = state.frontier, gradient_wording.is_located(state)
+    located = (gradient_wording.module_before(state) or state.origin.module) if is_located else ""
     return Finding(
         verdict=VERDICT.id,
         severity="page" if state.page else "ticket",
         title=gradient_wording.title(state),
         cause=gradient_wording.cause(state),
         fix=gradient_wording.fix(state),
-        tensor=None if gradient_wording.is_located(state) else frontier.tensor,
-        module=state.origin.module if gradient_wording.is_located(state) else frontier.module or state.origin.module,
+        tensor=None if is_located else frontier.tensor,
+        module=located or frontier.module or state.origin.module,
         caller=state.origin.line or None,
         evidence=_evidence(state),
         **lifecycle_fields(state.opened),

@@ -25,6 +25,8 @@ class Quota:
 
     def __init__(self) -> None:
         self._runs: dict[str, int] = {}
+        self._admitted: set[str] = set()
+        """Projects of runs admitted since the last count, which may have begun before they were stored."""
         self._counted = 0
 
     def is_due(self, now: int) -> bool:
@@ -32,7 +34,8 @@ class Quota:
 
     def count(self, runs: Mapping[str, int], now: int) -> None:
         """Replaces the counts."""
-        self._runs, self._counted = dict(runs), now
+        self._runs, self._counted = {**dict.fromkeys(self._admitted, 1), **runs}, now
+        self._admitted.clear()
 
     def check(self, project: str) -> None:
         """Admits a new run of a project.
@@ -48,3 +51,4 @@ class Quota:
             detail = f"there are {len(self._runs)} projects, which is the limit: use one of them"
             raise limits.over("projects", 403, detail, most=MAX_PROJECTS)
         self._runs[project] = count + 1
+        self._admitted.add(project)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from ammeter.redaction.key_words import Kind, words
 from ammeter.redaction.keys import kind
+from ammeter.redaction.lazy_pattern import pattern
 from ammeter.redaction.placeholders import GAP, NOTHING, is_number
 
 _QUOTED = r"(?P<mark>\\*[\"'])(?:(?!(?P=mark)).)*+(?:(?P=mark)|\Z)"
 """Quoted text. The quotes may be escaped, and the closing quote may be missing."""
 
-_OPTION = re.compile(r"(?<![\w-])(?P<key>-{1,2}[A-Za-z][\w.-]*+)(?P<sign>\\*[\"']?(?:\s*,\s*|\s+|=)|(?=[\"']))")
-_OPTION_VALUE = re.compile(_QUOTED + r"|[^\s\"'`]\S*?(?=[\"'`\]})>,;]*(?:\s|\Z))", re.DOTALL)
+_OPTION = pattern(r"(?<![\w-])(?P<key>-{1,2}[A-Za-z][\w.-]*+)(?P<sign>\\*[\"']?(?:\s*,\s*|\s+|=)|(?=[\"']))")
+_OPTION_VALUE = pattern(_QUOTED + r"|[^\s\"'`]\S*?(?=[\"'`\]})>,;]*(?:\s|\Z))", re.DOTALL)
 
 
 def redact_options(text: str) -> str:
@@ -36,15 +37,15 @@ def _opens(match: re.Match[str], value: str) -> bool:
     return not value.startswith("--") and value.strip("=:>?+|") != "" and _hides(match["key"], value)
 
 
-_NAME = re.compile(
+_NAME = pattern(
     r"(?<![\w.\-])(?P<key>[\w.\-\[\]/]*[^\W\d_][\w.\-\[\]/]*+)"
     r"(?P<sign>\\*[\"']?\]?(?:[ \t]{4,40}+|\s{0,3})"
     r"(?::{1,3}=|(?:[?+]|\|\|)=|=>|->|==?|::?(?!//)|,(?=\s{0,3}b?\\*[\"']))"
     r"(?:[ \t]{4,40}+|\s{0,3})(?:[bBrRuUfF](?=\\*[\"']))?)"
 )
-_NAME_VALUE = re.compile(_QUOTED + r"|[^\s\"'`&\[{(][^\s&]*|[\[{(][^\])}]*[\])}]?", re.DOTALL)
-_KEY_NEXT = re.compile(r"\\*([\"'])[^\"']*\1\s*:")
-_WORDS_BEFORE = re.compile(r"(?:[A-Za-z_]{2,20}[ -]){1,2}\Z")
+_NAME_VALUE = pattern(_QUOTED + r"|[^\s\"'`&\[{(][^\s&]*|[\[{(][^\])}]*[\])}]?", re.DOTALL)
+_KEY_NEXT = pattern(r"\\*([\"'])[^\"']*\1\s*:")
+_WORDS_BEFORE = pattern(r"(?:[A-Za-z_]{2,20}[ -]){1,2}\Z")
 
 
 def redact_assignments(text: str) -> str:
@@ -76,14 +77,14 @@ def _is_assigned(match: re.Match[str], value: str) -> bool:
 
 
 _QUOTE = r"\\*[\"']"
-_PAIR = re.compile(
+_PAIR = pattern(
     rf"{_QUOTE}(?:name|key|header|env){_QUOTE}\s*:\s*{_QUOTE}(?P<key>[^\"'\\]{{1,100}}){_QUOTE}\s*,\s*"
     rf"{_QUOTE}(?:value|content|default){_QUOTE}\s*:\s*",
     re.IGNORECASE,
 )
 
 
-_ATTRIBUTES = re.compile(
+_ATTRIBUTES = pattern(
     r"\b(?:name|key)\s{0,3}=\s{0,3}\\*[\"'](?P<key>[^\"'\\<>]{1,100})\\*[\"']\s{1,20}+(?:value|content|default)\s{0,3}=\s{0,3}",
     re.IGNORECASE,
 )
@@ -129,7 +130,7 @@ def _redact_values(
     return "".join((*parts, text[copied:])) if parts else text
 
 
-_PHRASE = re.compile(
+_PHRASE = pattern(
     r"\b(?P<head>(?P<before>\w{0,40}?)(?P<key>pass(?:word|wd|phrase|code)|pwd|secret|token"
     r"|(?:api|access|secret|private)[ _-]?key"
     r"|credentials?|(?<=\w)(?:key|pass|pw))[\"'\]]{0,2}(?:\s+(?:is|was|of|given|for\s+\S+\s+is))?\s+)(?P<value>(?P<mark>[\"'`])(?:(?!(?P=mark)).){3,}(?P=mark)"
@@ -151,7 +152,7 @@ def _redact_phrase(match: re.Match[str]) -> str:
     return match[0] if is_number(value) or value.startswith(GAP) else f"{match['head']}{mark}{GAP}{mark}"
 
 
-_ELEMENT = re.compile(r"<(?P<name>[A-Za-z][\w.:-]{0,60})(?P<more>[^<>]{0,200})>(?P<value>[^<>]+)(?=</(?P=name)>)")
+_ELEMENT = pattern(r"<(?P<name>[A-Za-z][\w.:-]{0,60})(?P<more>[^<>]{0,200})>(?P<value>[^<>]+)(?=</(?P=name)>)")
 
 
 def redact_elements(text: str) -> str:

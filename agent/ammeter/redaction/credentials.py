@@ -6,10 +6,11 @@ import base64
 import binascii
 import re
 
+from ammeter.redaction.lazy_pattern import pattern
 from ammeter.redaction.placeholders import GAP, NOTHING
 from ammeter.redaction.urls import looks_random
 
-_LOGIN = re.compile(
+_LOGIN = pattern(
     r"(?<![\w:/@.+-])[\w.+-]{1,64}:(?:[^\s@/\"':,;]{3,}|[^\s@\"']{3,}(?=@tcp\())@(?=[\w\[(])(?!sha(?:256|512):)"
 )
 
@@ -19,7 +20,7 @@ def redact_logins(text: str) -> str:
     return _LOGIN.sub(f"{GAP}@", text)
 
 
-_HEADER = re.compile(
+_HEADER = pattern(
     r"(?P<head>\b(?:proxy-)?authorization|\bset-cookie2?|\bcookie|\bx-(?:[a-z]{1,20}-){0,4}(?:token|key|secret|auth|signature|password))"
     r"(?P<colon>\\*[\"']?\s{0,3}[:=]\s{0,3}(?:b?\\*[\"'])?)(?P<value>[^\r\n\"'}]+)",
     re.IGNORECASE,
@@ -35,11 +36,11 @@ def _redact_header(match: re.Match[str]) -> str:
     return match[0] if value in NOTHING or value.startswith(GAP) else f"{match['head']}{match['colon']}{GAP}"
 
 
-_SCHEME = re.compile(
+_SCHEME = pattern(
     r"\b(?P<scheme>Bearer|Basic|Negotiate|ApiKey|Splunk|SSWS|Token)(?P<space>\s+|%20)(?P<value>[A-Za-z0-9._~+/=:-]{4,})",
     re.IGNORECASE,
 )
-_WORDS_ABOUT_TOKENS = re.compile(
+_WORDS_ABOUT_TOKENS = pattern(
     r"(?:tokens?|auth\w*|schemes?|headers?|credentials?|error|realm|format|type|required|missing|is|was|not|has|of|for|in)\b",
     re.IGNORECASE,
 )

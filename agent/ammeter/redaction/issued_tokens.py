@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ammeter.redaction.key_words import words
+from ammeter.redaction.lazy_pattern import pattern
 
 _PIECE = r"(?:[A-Z]?[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3})"
 _NAMED = rf"{_PIECE}(?:(?:[_-]{_PIECE})++(?![A-Za-z0-9_-])|(?=\.[A-Za-z0-9_]))"
@@ -59,24 +60,27 @@ _ISSUED_FORMS = (
 """Tokens of services by prefix, from each service's description of its tokens and from secret scanners for
 repositories."""
 
-ISSUED = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(_ISSUED_FORMS) + ")")
+ISSUED = pattern(r"(?<![A-Za-z0-9])(?:" + "|".join(_ISSUED_FORMS) + ")")
 
-UNNAMED = re.compile(
-    r"(?<![A-Za-z0-9])(?=[\w.~:=|%-]{26})(?:[0-9]{5,16}:[A-Za-z0-9_-]{35}|(?:SK|AC)(?:[0-9A-Fa-f]{32}|[0-9a-z]{32})"
+MIN_UNNAMED_CHARS = 26
+
+UNNAMED = pattern(
+    rf"(?<![A-Za-z0-9])(?=[\w.~:=|%-]{{{MIN_UNNAMED_CHARS}}})"
+    r"(?:[0-9]{5,16}:[A-Za-z0-9_-]{35}|(?:SK|AC)(?:[0-9A-Fa-f]{32}|[0-9a-z]{32})"
     r"|[0-9a-z]{32}-us[0-9]{1,2}"
     r"|[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}|[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}"
     r"|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{16,}|[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk|[0-9]{15,16}(?:\||%(?:7C)?)[A-Za-z0-9_-]{27,}"
     r"|4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])|s\.(?=[A-Za-z]{0,24}[0-9])[A-Za-z0-9]{24}(?![A-Za-z0-9]))"
 )
 """Tokens of Telegram and Discord bots, Twilio, Mailchimp, Azure, Terraform, MaxMind, Facebook, ClickHouse and Vault.
-Their prefixes also occur in other text."""
+Their prefixes also occur in other text. None is shorter than MIN_UNNAMED_CHARS."""
 
-AWS = re.compile(
+AWS = pattern(
     r"(?P<head>aws[^\n]{0,20}?(?:key|pw|pass|token)[^\n]{0,30}?[\"'])[0-9A-Za-z/+]{40}(?=[\"'\\])", re.IGNORECASE
 )
 """A secret key of AWS, which has no prefix, detected by the text around it."""
 
-PEM = re.compile(r"-----BEGIN([A-Z0-9 _]{1,60})-----.*?(?:-----END\1-----|\Z)|PuTTY-User-Key-File-[0-9].*\Z", re.DOTALL)
+PEM = pattern(r"-----BEGIN([A-Z0-9 _]{1,60})-----.*?(?:-----END\1-----|\Z)|PuTTY-User-Key-File-[0-9].*\Z", re.DOTALL)
 
 HINTS = words(
     """
@@ -89,7 +93,8 @@ HINTS = words(
     ezak eztk flw tfp_ fo1 fm1 fm2 flyv1 cfpat- hrku- dp. duffel_ fio-u- ico- live_ test_ pscale_ rdme_ shippo_
     sgp_ sm_ pnu_ tk-us- sha256~ api- t1. ops_ a3- secret_ ntn_ pat cio accountkey= sharedaccesskey= aqe atza|
     amzn. t3blbkfj eyj cva_ cvb_ cvs_ ddp_ bkua_ ckey_ brk_ ltai akc cmvmd absk bedrock- dnkey- aqvn sc_ ext_
-    scauth_ authress_ sat. v1.0- s-s4t2 ap access- squ_ sqp_ sqa_ sl. pk. sk. tk. zxlk aaaaaaaaaaaaaaaaaaaa hooks. .ey
+    scauth_ authress_ sat. v1.0- s-s4t2 access- squ_ sqp_ sqa_ sl. pk. sk. tk. zxlk aaaaaaaaaaaaaaaaaaaa hooks. .ey
+    ap0 ap1 ap2 ap3 ap4 ap5 ap6 ap7 ap8 ap9 apa apb apc apd ape apf
     """
 )
 """Parts of the forms in ISSUED, in lower case. A text without any of them contains no such token."""

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import lru_cache
 
 from ammeter.redaction import key_words
 from ammeter.redaction.key_words import Kind
+from ammeter.redaction.lazy_pattern import pattern
 
 MAX_KEY_CHARS = 200
 """Characters of a key that are examined, from its end: in a path of keys the last one has the meaning."""
@@ -42,8 +42,8 @@ def _kind(key: str) -> Kind:
     return next((kind for kind in (Kind.SECRET, Kind.TEXT, Kind.COUNT) if kind in kinds), Kind.PLAIN)
 
 
-_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_LETTERS = re.compile(r"[^\W\d_]+")
+_BOUNDARY = pattern(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_LETTERS = pattern(r"[^\W\d_]+")
 
 
 def _words_of(key: str) -> tuple[str, ...]:

@@ -27,8 +27,12 @@ def cut(text: str) -> str:
     return text.replace(GAP, GONE) if GAP in text else text
 
 
+def _cut_unnamed(text: str) -> str:
+    return issued_tokens.UNNAMED.sub(GAP, text) if len(text) >= issued_tokens.MIN_UNNAMED_CHARS else text
+
+
 _STEPS: tuple[tuple[Collection[str], Callable[[str], str]], ...] = (
-    (("-----begin", "putty-user-key"), partial(issued_tokens.PEM.sub, GAP)),
+    (("-----begin", "putty-user-key"), lambda text: issued_tokens.PEM.sub(GAP, text)),
     (("//",), partial(redact_urls, cut=cut)),
     (("@",), credentials.redact_logins),
     (("authorization", "cookie", "x-"), credentials.redact_headers),
@@ -38,8 +42,8 @@ _STEPS: tuple[tuple[Collection[str], Callable[[str], str]], ...] = (
     (("=", ":", "->", ","), assignments.redact_assignments),
     (("pass", "pwd", "secret", "token", "key", "credential"), assignments.redact_phrases),
     (("</",), assignments.redact_elements),
-    (issued_tokens.HINTS, partial(issued_tokens.ISSUED.sub, GAP)),
-    (("aws",), partial(issued_tokens.AWS.sub, rf"\g<head>{GAP}")),
-    (("",), partial(issued_tokens.UNNAMED.sub, GAP)),
+    (issued_tokens.HINTS, lambda text: issued_tokens.ISSUED.sub(GAP, text)),
+    (("aws",), lambda text: issued_tokens.AWS.sub(rf"\g<head>{GAP}", text)),
+    (("",), _cut_unnamed),
 )
 """(substrings, function): the function runs if the text in lower case contains one of the substrings."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ammeter.redaction.lazy_pattern import pattern
+
 GONE = "(not sent)"
 """Replacement of a secret."""
 
@@ -16,7 +18,7 @@ GAP = "\ue0f1"
 NOTHING = frozenset(("", "None", "none", "null", "nil", "True", "False", "true", "false", "undefined", "...", "***"))
 """Values that are no secrets, whatever their name."""
 
-_NUMBER = re.compile(r"\s*[+-]?[0-9][0-9_,.]{0,15}(?:e[+-]?[0-9]{1,3})?\s?[kmgtb]?\s*", re.IGNORECASE)
+_NUMBER = pattern(r"\s*[+-]?[0-9][0-9_,.]{0,15}(?:e[+-]?[0-9]{1,3})?\s?[kmgtb]?\s*", re.IGNORECASE)
 
 
 def is_number(text: str) -> bool:

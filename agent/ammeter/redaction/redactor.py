@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import msgspec
 from ammeter.redaction.config_values import MAX_TEXT_CHARS, ConfigRedactor, may_be_secret, unused
 from ammeter.redaction.key_words import Kind
 from ammeter.redaction.keys import kind
+from ammeter.redaction.lazy_pattern import pattern
 from ammeter.redaction.objects import is_a, text_of
 from ammeter.redaction.patterns import cut
 from ammeter.redaction.placeholders import GONE, is_number
@@ -28,7 +28,7 @@ _MAX_CACHED, _MAX_CACHED_CHARS = 4_096, 300
 _MARGIN_CHARS = 2_000
 """Characters at the end of a truncated text that are removed too, because a secret may be cut in two there."""
 
-_PLAIN_WORDS = re.compile(r"[a-z]{1,12}[0-9]{0,3}|[a-z]{1,20}[0-9]{0,3}(?:[_./-](?:[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3}))+")
+_PLAIN_WORDS = pattern(r"[a-z]{1,12}[0-9]{0,3}|[a-z]{1,20}[0-9]{0,3}(?:[_./-](?:[a-z]{1,20}[0-9]{0,3}|[0-9]{1,3}))+")
 """Words that configs use for layers, columns and files: encoder.layer1, train_images."""
 
 AnyFrame = TypeVar("AnyFrame", bound=Frame | Block)

@@ -9,21 +9,22 @@ from urllib.parse import unquote
 
 from ammeter.redaction.key_words import Kind, words
 from ammeter.redaction.keys import kind
+from ammeter.redaction.lazy_pattern import pattern
 from ammeter.redaction.placeholders import GAP, is_number
 
-_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//(?:[^\s/@\"'<>`\\]{1,300}@[^\s\"'<>`|\\^{}]*|[^\s\"'<>`|\\^{}]+)")
-_AUTHORITY = re.compile(r"(?P<scheme>[^/]*//)(?P<rest>.*)", re.DOTALL)
-_PATH_SECRETS = re.compile(
+_URL = pattern(r"(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//(?:[^\s/@\"'<>`\\]{1,300}@[^\s\"'<>`|\\^{}]*|[^\s\"'<>`|\\^{}]+)")
+_AUTHORITY = pattern(r"(?P<scheme>[^/]*//)(?P<rest>.*)", re.DOTALL)
+_PATH_SECRETS = pattern(
     r"(?P<prefix>/(?:services|workflows|triggers|api/webhooks|webhooks?|webhookb2|incomingwebhook|incoming|hooks?(?:/catch|/incoming)?"
     r"|with/key|soap/v3[^/]{0,3}|integration/[^/]+/enqueue))/(?P<gone>[^?#]+)|(?P<bot>/(?:file/)?bot)[0-9]{5,}:[^/?#]+",
     re.IGNORECASE,
 )
-_HOOK_HOSTS = re.compile(
+_HOOK_HOSTS = pattern(
     r"^(?:hooks\.|webhook|[^/]*\.webhook\.|maker\.ifttt\.com|hc-ping\.com|[^/]*\.pipedream\.net|discord(?:app)?\.com/api/webhooks"
     r"|[^/]*\.logic\.azure\.com|outlook\.office(?:365)?\.com/webhook|events\.pagerduty\.com/integration|ntfy\.sh|api\.telegram\.org)",
     re.IGNORECASE,
 )
-_PUBLIC_USERS = re.compile(r"[A-Za-z][a-z_.-]{0,14}[0-9]{0,3}")
+_PUBLIC_USERS = pattern(r"[A-Za-z][a-z_.-]{0,14}[0-9]{0,3}")
 """User names that may remain in a URL, because they are not secret."""
 _SECRET_PARAMETERS = words(
     """
@@ -34,7 +35,7 @@ _SECRET_PARAMETERS = words(
 )
 
 
-_PARAMETER = re.compile(r"(?:^|(?<=[&;#?]))[^&;#?]+")
+_PARAMETER = pattern(r"(?:^|(?<=[&;#?]))[^&;#?]+")
 
 MIN_RANDOM_CHARS = 20
 

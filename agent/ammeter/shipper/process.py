@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +54,34 @@ def start(run_folder: Path, url: str | None, token: str | None = None) -> str | 
     Returns:
         None if a shipper runs or was started, else the reason why not.
     """
-    remedy = f"; to send the run later: ammeter ship {run_folder}" if url else ""
+    return begin(run_folder, url, token)()
+
+
+def begin(run_folder: Path, url: str | None, token: str | None = None) -> Callable[[], str | None]:
+    """Begins what start() does. Call the result, which waits until the shipper is detached and returns start()'s."""
     try:
         if journal.is_locked(_run_lock(run_folder, identity.host(), url is None)):
-            return None
-        _spawn(run_folder, url, token)
+            return lambda: None
+        process = _spawn(run_folder, url, token)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"the {'shipper' if url else 'mirror'} cannot be started ({error}){remedy}"
-    return None
+        reason = _failed(error, run_folder, url)
+        return lambda: reason
+
+    def finish() -> str | None:
+        try:
+            code = process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            return _failed(error, run_folder, url)
+        return _failed(subprocess.CalledProcessError(code, process.args), run_folder, url) if code else None
+
+    return finish
+
+
+def _failed(error: Exception, run_folder: Path, url: str | None) -> str:
+    remedy = f"; to send the run later: ammeter ship {run_folder}" if url else ""
+    return f"the {'shipper' if url else 'mirror'} cannot be started ({error}){remedy}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -158,7 +178,7 @@ def _run_until_delivered(shipper: Shipper, folder: Path, host: str | None, lock:
             return code
 
 
-def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
+def _spawn(run_folder: Path, url: str | None, token: str | None) -> subprocess.Popen[bytes]:
     environment = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     root = Path(__file__).resolve().parents[2]
     if root.name not in ("site-packages", "dist-packages"):
@@ -186,7 +206,7 @@ def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     log = os.open(run_folder / LOG_NAME, flags, 0o600)
     try:
-        subprocess.run(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -195,8 +215,6 @@ def _spawn(run_folder: Path, url: str | None, token: str | None) -> None:
             cwd="/",
             close_fds=True,
             start_new_session=True,
-            timeout=_START_SECONDS,
-            check=True,
         )
     finally:
         os.close(log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,20 +41,27 @@ def tmpfs_folder(hello: Hello) -> Path | None:
         return None
 
 
-def start_process(writer: journal.Journal, settings: Settings) -> None:
-    """Starts the shipper, or the mirror if there is no collector.
+def begin_process(writer: journal.Journal, settings: Settings) -> Callable[[], None]:
+    """Begins to start the shipper, or the mirror if there is no collector, which takes as long as watch() itself.
 
-    If the mirror cannot start, the journal is written to disk instead.
+    Returns:
+        A function that waits until the process is detached. If the mirror cannot start, the journal is written to disk
+        instead.
     """
     from ammeter.shipper import process as ship
 
-    refusal = ship.start(writer.folder.parent, settings.url, settings.token)
-    if refusal and not settings.url:
-        writer.leave_tmpfs()
-        _move_to_disk(writer.folder, 0)
-    elif refusal:
-        with suppress(Exception):  # the program's log handler may raise
-            log.warning("ammeter: %s", refusal)
+    finish = ship.begin(writer.folder.parent, settings.url, settings.token)
+
+    def finish_start() -> None:
+        refusal = finish()
+        if refusal and not settings.url:
+            writer.leave_tmpfs()
+            _move_to_disk(writer.folder, 0)
+        elif refusal:
+            with suppress(Exception):  # the program's log handler may raise
+                log.warning("ammeter: %s", refusal)
+
+    return finish_start
 
 
 def await_delivery(folder: Path, settings: Settings) -> None:

@@ -20,10 +20,10 @@ from ammeter.environment.settings import settings as read_settings
 from ammeter.preparation.memory import checkpoint_in_memory
 from ammeter.preparation.notes import MODEL, FileRead, Notes, Restored
 from ammeter.preparation.observer import Use, observer
-from ammeter.probes import ALL as PROBES
+from ammeter.preparation.optimizer_state import state_tensors
 from ammeter.recording.session import Session, watching
 from ammeter.redaction import process_redactor
-from ammeter.tensors.hidden_reads import ORDINARY, is_ordinary
+from ammeter.tensors.hidden_reads import ORDINARY, is_ordinary, unseen
 from ammeter.tensors.live_objects import instances, live_objects
 from ammeter.torch_hooks.targets import Watched
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
@@ -35,6 +35,7 @@ from ammeter.watching.stream_hello import is_unobserved, make_hello, make_tags
 
 if TYPE_CHECKING:
     from ammeter.environment.settings import Settings
+    from ammeter.wire.frames import Hello
 
 log = logging.getLogger("ammeter")
 
@@ -124,29 +125,42 @@ def _start(watched: Watched, settings: Settings, arguments: Arguments, notes_use
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     tmpfs_bytes = delivery.MAX_HOST_TMPFS_BYTES // ranks_here if tmpfs else 0
     writer = _journal_kind(guards)(folder / hello.stream, hot=tmpfs, hot_bytes=tmpfs_bytes)
-    replay = bool(options.get("replay"))
-    notes = observer.take()
-    notes.is_continued = _has_earlier_attempt(folder)
-    notes.strays = WeakIdSet(_strays(watched))
-    if is_unobserved(watched):
-        _add_loaded_checkpoint(notes, watched)
     _own_streams.add(hello.stream)
-    session = Session(
-        watched, writer, hello, settings.budget, options["preset"], PROBES, replay=replay, preparation=notes
-    )
+    is_delivered = settings.url or tmpfs
+    finish_start = delivery.begin_process(writer, settings) if is_delivered else None  # it starts beside what follows
+    session = None
     await_delivery: Callable[[], None] = partial(delivery.await_delivery, writer.folder, settings)
     try:
+        session = _session(watched, writer, hello, settings, options)
         session.attach()
         session.handles.append(notes_use)
         if guards:
             await_delivery = _attach_guards(session, writer, guards, await_delivery)
-        if settings.url or tmpfs:
-            delivery.start_process(writer, settings)
     except BaseException:
-        session.close("exception")
+        if session is None:
+            writer.close()
+        else:
+            session.close("exception")
         raise
+    finally:
+        if finish_start:
+            finish_start()
     close_at_exit(session, await_delivery)
     return Run(hello.run, session, await_delivery, guards, hello.name, folder)
+
+
+def _session(
+    watched: Watched, writer: journal.Journal, hello: Hello, settings: Settings, options: Mapping[str, Any]
+) -> Session:
+    from ammeter.probes import ALL  # a large part of the agent, imported while the shipper starts
+
+    notes = observer.take()
+    notes.is_continued = _has_earlier_attempt(writer.folder.parent)
+    notes.strays = WeakIdSet(unseen(lambda: list(_strays(watched)), ()))
+    if is_unobserved(watched):
+        _add_loaded_checkpoint(notes, watched)
+    replay = bool(options.get("replay"))
+    return Session(watched, writer, hello, settings.budget, options["preset"], ALL, replay=replay, preparation=notes)
 
 
 MAX_EXAMINED = 200_000
@@ -154,14 +168,16 @@ MAX_EXAMINED = 200_000
 
 
 def _strays(watched: Watched) -> Iterator[torch.Tensor]:
-    """Yields the other tensors in memory that have the shape of a weight."""
+    """Yields the other tensors in memory that have the shape of a weight: no gradients, no state of an optimizer."""
     weights = [tensor for _, tensor in watched.alive() if is_ordinary(tensor)]
     found = instances(*ORDINARY)
     if not set(map(id, weights)) <= set(map(id, found)):  # this version of Python or torch does not find them so
         found = live_objects(*ORDINARY)
     shapes = {weight.shape for weight in weights}
+    states = (state for optimizer in watched.optimizers for _, _, state in state_tensors(optimizer))
+    own = {id(tensor) for tensor in (*weights, *states, *(weight.grad for weight in weights if weight.is_leaf))}
     for tensor in found[: -MAX_EXAMINED - 1 : -1]:
-        if _shape(tensor) in shapes and not watched.knows(tensor):
+        if _shape(tensor) in shapes and id(tensor) not in own and not watched.knows(tensor):
             yield tensor
 
 

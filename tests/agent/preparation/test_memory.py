@@ -166,3 +166,16 @@ def test_a_run_holds_no_reference_to_tensors_that_are_like_no_weight(tmp_path: P
     run.close()
     assert any(stray is copy for stray in strays)
     assert not {*map(id, data)} & {*map(id, strays)}
+
+
+def test_gradients_and_the_state_of_the_optimizer_are_no_copies_of_weights(tmp_path: Path) -> None:
+    model, optimizer = trained(3)
+    model(torch.randn(2, model.in_features)).sum().backward()
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run._session is not None
+    strays = set(map(id, run._session.preparation.strays))
+    run.close()
+    assert model.weight.grad is not None
+    states = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    assert states
+    assert strays.isdisjoint(map(id, [model.weight.grad, *states]))

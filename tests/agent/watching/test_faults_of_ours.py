@@ -18,6 +18,7 @@ from ammeter.recording.session import Session
 from ammeter.recording.step_boundary import Boundary
 from ammeter.report import diagnosis
 from ammeter.torch_hooks import patch
+from ammeter.watching import setup
 from ammeter.wire.columns import measured
 from tests.agent.training import Model, Outcome, Recipe, events, stream, train
 
@@ -241,3 +242,17 @@ def test_an_interrupt_at_a_write_loses_nothing_else(
     rows, frames = stream(run.id, tmp_path)
     assert not [frame for frame in frames if type(frame).__name__ == "Lost"]
     assert len(rows) >= 19 - (not behind)
+
+
+def test_a_watch_that_fails_before_its_probes_closes_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(setup, "Session", fails)
+    model = torch.nn.Linear(2, 2)
+    run = ammeter.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), dir=tmp_path)
+    assert run.path is None
+    (folder,) = (folder for place in tmp_path.iterdir() for folder in journal.streams(place))
+    assert not journal.is_alive(folder)

@@ -1,4 +1,4 @@
-# make install | demo | docs | stack | secrets | dashboards | boards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu. All lives in .venv;
+# make install | demo | docs | stack | secrets | dashboards | boards | deploy | lock | test | containers | check | bench | bench-collector | zoo | wild | cases | public | gpu | gpu-wheels. All lives in .venv;
 # nothing outside this folder is changed, except that `make test`, run as root on Debian, installs the real parts the tests talk to.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ ARGS ?=
 PEERS := .venv-bench
 COMPILED := agent/hatch_build.py agent/ammeter/tensors/reading.c
 
-.PHONY: install demo docs stack secrets dashboards boards deploy lock test containers check bench bench-collector zoo wild cases public gpu parts clean
+.PHONY: install demo docs stack secrets dashboards boards deploy lock test containers check bench bench-collector zoo wild cases public gpu gpu-wheels parts clean
 
 install: $(STAMP)
 
@@ -112,8 +112,13 @@ $(PEERS)/.public: bench/public/requirements.txt constraints.txt | $(PEERS)/.inst
 public: install $(PEERS)/.public
 	@$(PEERS)/bin/python -m bench.public $(ARGS)
 
-gpu: install $(PEERS)/.installed
-	@$(PEERS)/bin/python -m bench.agent.gpu $(ARGS)
+# Without `install`, as the machine may have no network: the first Python whose torch sees a GPU, or GPU_PYTHON, is used.
+gpu:
+	@GPU_PYTHON=$(GPU_PYTHON) $(PYTHON) -m bench.agent.gpu.start $(ARGS)
+
+# What `make gpu` needs beside torch, for a machine without a network: copy build/gpu/wheels there. ARGS: its Python.
+gpu-wheels:
+	@$(PYTHON) -m bench.agent.gpu.wheels $(or $(ARGS),3.12)
 
 clean:
 	@rm -rf $(VENV) $(PEERS) build dist

@@ -122,6 +122,7 @@ def compare(
     *,
     seed: int = 0,
     on_pair: Callable[[], None] = lambda: None,
+    bare: Training | None = None,
 ) -> list[Outcome | Skipped]:
     """Measures these peers in turn, on one model, or on models of their own where they cannot be detached.
 
@@ -130,11 +131,12 @@ def compare(
 
     Args:
         on_pair: Called after each pair.
+        bare: A training of this spec to measure on; a new one if None.
 
     Returns:
         One entry for each peer; Skipped for a peer that cannot run.
     """
-    bare = Training(spec, seed)
+    bare = Training(spec, seed) if bare is None else bare
     bare.calibrate(CALIBRATION_STEPS)
     with ExitStack() as stack:
         subjects: list[_Subject | Skipped] = []

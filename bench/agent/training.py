@@ -25,6 +25,7 @@ class TrainingSpec:
         precision: A key of DTYPES.
         threads: CPU threads; 0 for torch's default.
         compiled: Whether torch.compile compiles the model.
+        tied: Whether the head shares the weight of the embedding, as in GPT-2.
     """
 
     precision: str
@@ -33,11 +34,19 @@ class TrainingSpec:
     device: str = "cpu"
     threads: int = 0
     compiled: bool = False
+    tied: bool = False
 
     def __str__(self) -> str:
         with torch.device("meta"):
-            size = GPT(self.shape).size()
+            size = self.model().size()
         return f"{self.precision}, {size:,} weights{', compiled' if self.compiled else ''}"
+
+    def model(self) -> GPT:
+        """A new model, on torch's default device."""
+        model = GPT(self.shape)
+        if self.tied:
+            model.head.weight = model.token.weight
+        return model
 
 
 LONG_STEPS = (
@@ -62,7 +71,8 @@ class Training:
         torch.manual_seed(seed)
         self.spec = spec
         self.peer: Peer | None = None
-        self.model = GPT(spec.shape).to(spec.device)
+        with torch.device(spec.device):  # random numbers of 100 million weights take the host seconds
+            self.model = spec.model()
         self._called = torch.compile(self.model) if spec.compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.scaler = torch.amp.GradScaler(spec.device) if spec.precision == "fp16" else None

@@ -11,6 +11,9 @@ import torch
 from ammeter.tensors.cuda import KINDS, NORM_ERROR, Device, rows
 from bench.stats.timing import REPEATS, Timing, dtype_name, gradients
 
+PLAIN = "ammeter, everything"
+"""The reading that each step may need."""
+
 
 def time_all() -> list[Timing]:
     """300 tensors of 1 GB together, in each dtype."""
@@ -28,7 +31,7 @@ def time_ways(tensors: list[torch.Tensor], description: str) -> list[Timing]:
     copy_seconds = median_seconds(lambda: target.copy_(source))
     memory_rate = 2 * size / copy_seconds / 1e9
     ways: dict[str, Callable[[], object]] = {
-        "ammeter, everything": lambda: reader.read(tensors),
+        PLAIN: lambda: reader.read(tensors),
         "ammeter, everything and the spectrum": lambda: reader.read_with_spectrum(tensors),
         "torch._foreach_norm": lambda: torch._foreach_norm(tensors, 2),
     }
@@ -54,11 +57,14 @@ def median_seconds(read: Callable[[], object]) -> float:
     return median(durations)
 
 
-def check() -> list[str]:
-    """Errors of the kernels: numbers that differ from torch's operators, and readings that synchronise."""
+def check(elements: int = 3_000_001) -> list[str]:
+    """Errors of the kernels: numbers that differ from torch's operators, and readings that synchronise.
+
+    elements: of the largest tensor, at least 77.
+    """
     errors = []
     for dtype in KINDS:
-        random = torch.randint(0, 256, (3_000_001 * dtype.itemsize,), dtype=torch.uint8, device="cuda").view(dtype)
+        random = torch.randint(0, 256, (elements * dtype.itemsize,), dtype=torch.uint8, device="cuda").view(dtype)
         tensors = [random, random[1:77], random[16:], *gradients(20, 5_000, dtype, "cuda"), random[:0]]
         reader = Device()
         reader.read(tensors)

@@ -12,6 +12,10 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS has the sa
 
 import torch
 
+from ammeter.preparation import import_hook
+
+import_hook.remove()  # as in tests/conftest.py, which `make gpu` does without
+
 HERE = Path(__file__).parent
 
 

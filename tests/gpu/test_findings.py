@@ -61,6 +61,20 @@ class Infinite(torch.nn.Module):
         return result * math.inf if self.calls > 20 else result
 
 
+class Overflowing(torch.nn.Module):
+    """Multiplies by a number from its 20th call on, and float16 cannot hold the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        result: Tensor = self.layer(x)
+        return result * 64.0 * 16384.0 if self.calls > 20 else result
+
+
 def model(**layers: torch.nn.Module) -> torch.nn.Module:
     named = torch.nn.Sequential()
     for name, layer in {"first": torch.nn.Linear(WIDTH, WIDTH), **layers, "last": torch.nn.Linear(WIDTH, 8)}.items():
@@ -98,6 +112,14 @@ def test_hooks_name_the_module_that_first_returns_inf(device: str, tmp_path: Pat
     by_hooks = [event.data for event in seen.events("origin.found") if event.data["confidence"] == "hooks"]
     assert [("forward", "faulty", "Infinite")] == [(data["kind"], data["module"], data["class"]) for data in by_hooks]
     assert "faulty" in str(seen.findings()["nonfinite-loss"])
+
+
+def test_the_operator_that_overflows_runs_again_and_its_numbers_are_named(device: str, tmp_path: Path) -> None:
+    seen = trained(model(faulty=Overflowing()), device, tmp_path, dtype=torch.float16)
+    found = [event.data for event in seen.events("origin.found")]
+    tried = [(data["op"], data["trial"]) for data in found if "trial" in data]
+    assert [("MulBackward0", "range")] == tried[:1], found
+    assert "nonfinite-loss" in seen.findings()
 
 
 def test_a_layer_that_leaves_autocast_and_attention_without_a_fused_kernel_are_named(

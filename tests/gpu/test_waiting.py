@@ -87,6 +87,25 @@ def test_no_callback_of_ours_waits_for_the_device(
     assert [] == [event.data for event in events(stream(left.run, tmp_path)[1], "probe.failed")]
 
 
+@pytest.mark.parametrize("preset", ["light", "default", "full"])
+def test_a_whole_watched_step_does_not_wait(cuda: str, preset: str, tmp_path: Path) -> None:
+    """In bfloat16, where a bare step has nothing to wait for: torch raises wherever in the step something waits."""
+
+    def see(step: int, model: torch.nn.Module) -> None:
+        if step == 1:  # the first steps allocate; the copies of the inputs are done
+            torch.cuda.set_sync_debug_mode("error")
+
+    def ends() -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+    try:
+        train(Program("bf16", clip=True), "cuda", None, see=see, ends=ends)
+        left = train(Program("bf16", clip=True), "cuda", tmp_path, preset=preset, see=see, ends=ends)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [] == [event.data for event in events(stream(left.run, tmp_path)[1], "probe.failed")]
+
+
 WAITS = (
     "cudaDeviceSynchronize",
     "cudaStreamSynchronize",

@@ -17,6 +17,9 @@ OK, MISSED, FAILED, LEFT_OUT = "ok", "missed", "FAILED", "left out"
 
 HEADINGS = ("part", "what", "measured", "goal", "result")
 
+MAX_WIDTH = 60
+"""Characters to which a column is padded: a long reason does not widen every line of a log that may be cut."""
+
 DRY = (
     "**DRY RUN without a GPU: a stand-in took CUDA's place, at tiny sizes. No number here says anything; the run only"
     " shows that each line of the command can be executed.**"
@@ -60,7 +63,7 @@ def table(rows: Iterable[Row]) -> list[str]:
 def terminal(rows: Sequence[Row]) -> list[str]:
     """The same table in columns, for a log."""
     cells = [HEADINGS, *((row.part, row.what, row.measured, row.goal, row.result) for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(HEADINGS))]
+    widths = [min(MAX_WIDTH, max(len(row[at]) for row in cells)) for at in range(len(HEADINGS))]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 

@@ -29,6 +29,7 @@ NEEDED = {
     "urllib3": "urllib3",
     "zstandard": "zstandard",
     "pytest": "pytest",
+    "pytest_timeout": "pytest-timeout",
     "pynvml": "nvidia-ml-py",
 }
 """Modules of the benchmark, and the distributions that have them. What these need comes with them or is there."""

@@ -10,6 +10,7 @@ ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgre
 command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || missing="$missing slurm-wlm"
 command -v munged >/dev/null || [ -x /usr/sbin/munged ] || missing="$missing munge"
 command -v unshare >/dev/null || missing="$missing util-linux"
+command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || missing="$missing haproxy"
 command -v npm >/dev/null || missing="$missing nodejs npm"
 for more in "$@"; do command -v "$more" >/dev/null || missing="$missing $more"; done
 # The packages with which Grafana draws, for the tests of the boards; once per lock file.

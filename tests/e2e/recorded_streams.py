@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +101,11 @@ class RecordedStream:
         return columns.view(self.schema, [entry.frame for entry in self.entries if isinstance(entry.frame, Steps)])
 
 
-def written(folder: Path) -> list[RecordedStream]:
-    """Returns all sixteen, written and read by the agent's journal."""
+def written(folder: Path, runs: Mapping[Callable[[int], Stream], int] = RUNS) -> list[RecordedStream]:
+    """Returns the streams of the runs, written and read by the agent's journal."""
     dice, began = random.Random(SEED), time.time_ns() - OLDEST
     found = []
-    for make, ranks in RUNS.items():
+    for make, ranks in runs.items():
         run = str(uuid.UUID(int=dice.getrandbits(128), version=4))
         for rank in range(ranks):
             name = uuid.UUID(int=dice.getrandbits(128)).hex
@@ -177,9 +177,9 @@ class Sender:
         return self.transport.send(self.recorded.run, self.recorded.stream, begin, end, batch)
 
 
-def collector_client(url: str) -> Collector:
+def collector_client(url: str, token: str | None = None) -> Collector:
     """Returns the agent's own connection to a collector, without log output."""
-    return Collector(url, None, lambda *_: None, read_seconds=20.0)
+    return Collector(url, token, lambda *_: None, read_seconds=20.0)
 
 
 def all_at_once(acts: Sequence[Callable[[], object]]) -> None:

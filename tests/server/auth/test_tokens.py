@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from sqlalchemy import select
@@ -15,6 +18,7 @@ from ammeter_server.db.queries import audit
 from ammeter_server.db.queries import tokens as query
 from ammeter_server.db.tables import tokens as table
 from tests.server.callers import bearer
+from tests.server.databases import postgresql
 from tests.server.feeding import serving
 
 READ = "/api/v1/runs"
@@ -90,6 +94,20 @@ def test_loading_a_token_file_twice_is_fine_and_is_noted_once(store: Store) -> N
     with store.reading() as connection:
         assert 1 == len(connection.execute(select(table)).all())
         assert ["token.replaced"] == [entry.action for entry in audit.newest(connection, 10)]
+
+
+def test_several_collectors_may_load_the_same_token_file_at_once() -> None:
+    with postgresql() as url, ExitStack() as stack:
+        stores = [stack.enter_context(closing(connect(url))) for _ in range(4)]
+        barrier = Barrier(len(stores))
+
+        def load(store: Store) -> None:
+            barrier.wait(30)
+            tokens.load_file(Settings(token=FILE_TOKEN), store)
+
+        with ThreadPoolExecutor(len(stores)) as threads:
+            list(threads.map(load, stores))
+        assert ["token file"] == [token.name for token in tokens.listed(stores[0])]
 
 
 def test_a_file_with_a_token_that_was_made_by_hand_takes_it_over(store: Store) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, or_, select
 
+from ammeter_server.db.engine import insert_or_ignore
 from ammeter_server.db.tables import tokens
 
 SCOPES = ("ingest", "read", "admin")
@@ -81,12 +82,13 @@ def keep_newest(connection: Connection, name: str, limit: int) -> None:
 def replace_from_file(connection: Connection, sha256: str, scopes: str, now: int) -> bool:
     """Replaces the token of the token file. Returns whether it changed.
 
-    The previous token and the sessions that it opened become invalid.
+    The previous token and the sessions that it opened become invalid. Several collectors may do so at once.
     """
     known = connection.execute(select(tokens.c.sha256).where(tokens.c.name == FROM_FILE)).scalars().all()
     if list(known) == [sha256]:
         return False
     remove_named(connection, FROM_FILE)
     remove(connection, sha256)
-    add(connection, sha256, FROM_FILE, scopes, now)
+    row = {"sha256": sha256, "name": FROM_FILE, "scopes": scopes, "created": now}
+    connection.execute(insert_or_ignore(connection, tokens).values(row))
     return True

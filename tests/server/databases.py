@@ -31,6 +31,11 @@ _copies: set[str] = set()
 """URLs of the copies of it."""
 
 
+def copied(url: str) -> None:
+    """Notes that the database has the newest schema, so that `migrate` leaves it alone."""
+    _copies.add(url)
+
+
 def migrate(url: str) -> None:
     """Migrates an empty database; a missing SQLite file is copied from a template."""
     file = Path(url.removeprefix("sqlite:///"))
@@ -125,7 +130,7 @@ class PostgreSQL:
     """
 
     def __init__(self, folder: Path, data: Path | None = None, **settings: str) -> None:
-        self.url = f"postgresql://ammeter@/postgres?host={folder}"
+        self.url = f"postgresql://ammeter@/postgres?host={folder}&port={settings.get('port', '5432')}"
         self._folder = folder
         self._data = data or folder / "data"
         given = {"listen_addresses": "", "unix_socket_directories": str(folder), **settings}

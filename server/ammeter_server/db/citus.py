@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from ammeter_server.db import step_tables
 from ammeter_server.db.tables import metadata
 
 DISTRIBUTION_COLUMNS = {"runs": "id", "totals": "project", "audit": "id"}
@@ -25,7 +24,7 @@ def distribute(connection: Connection) -> list[str]:
 
     Returns their names; none without Citus.
     """
-    if connection.dialect.name != "postgresql" or not _has_citus(connection):
+    if connection.dialect.name != "postgresql" or not is_installed(connection):
         return []
     distributed = set(connection.execute(text("SELECT logicalrelid::text FROM pg_dist_partition")).scalars())
     missing = [name for name in order() if name not in distributed]
@@ -40,17 +39,16 @@ def distribute(connection: Connection) -> list[str]:
 
 def is_distributed(connection: Connection, table: str) -> bool:
     """Whether Citus has distributed the table."""
-    if connection.dialect.name != "postgresql" or not _has_citus(connection):
+    if connection.dialect.name != "postgresql" or not is_installed(connection):
         return False
     query = text("SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text = :name")
     return bool(connection.execute(query, {"name": table}).scalar_one())
 
 
 def order() -> list[str]:
-    """Returns all tables; a table comes after those that it refers to."""
-    names = [table.name for table in metadata.sorted_tables]
-    assert all(table.name in names for table in step_tables.PARTITIONED_TABLES)
-    return [*REFERENCE_TABLES, *(name for name in names if name not in REFERENCE_TABLES)]
+    """Returns all tables; a table comes after those that it refers to, and after the one that it is colocated with."""
+    first = (*REFERENCE_TABLES, "runs")
+    return [*first, *(table.name for table in metadata.sorted_tables if table.name not in first)]
 
 
 def statement(table: str) -> str:
@@ -62,6 +60,7 @@ def statement(table: str) -> str:
     return f"SELECT create_distributed_table('{table}', '{by}', colocate_with => '{colocated}')"
 
 
-def _has_citus(connection: Connection) -> bool:
+def is_installed(connection: Connection) -> bool:
+    """Whether the database, a PostgreSQL, has the extension."""
     query = text("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")
     return bool(connection.execute(query).scalar_one())

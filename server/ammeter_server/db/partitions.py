@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from ammeter_server.db import citus
 from ammeter_server.db.batched import until_done
 from ammeter_server.db.engine import Store, lock_schema
 from ammeter_server.db.queries import baselines
@@ -56,7 +57,7 @@ def drop(store: Store, before: int) -> bool:
     """
     if store.is_sqlite:
         for table in PARTITIONED_TABLES:
-            _delete(store, table.name, "rowid", before)
+            _delete_slices(store, table.name, before)
         return True
     with store.reading() as connection:
         expired = [
@@ -67,7 +68,8 @@ def drop(store: Store, before: int) -> bool:
         ]
     dropped = [_execute(store, f"DROP TABLE {name}") for name in expired]
     for table in PARTITIONED_TABLES:
-        _delete(store, _default_partition(table.name), "ctid", before)
+        with store.writing() as connection:
+            connection.execute(text(f"DELETE FROM {_default_partition(table.name)} WHERE day < {int(before)}"))
     return all(dropped)
 
 
@@ -98,11 +100,14 @@ def old_runs(connection: Connection, before: int, limit: int) -> list[str]:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Bytes of the database on disk, without SQLite's free pages."""
+    """Bytes of the database on disk: without SQLite's free pages, on all nodes with Citus."""
     if connection.dialect.name == "sqlite":
         pages, free, size = (_pragma(connection, name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * size
-    return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+    query = "SELECT pg_database_size(current_database())"
+    if citus.is_installed(connection):
+        query = f"SELECT sum(result::bigint) FROM run_command_on_all_nodes('{query}')"
+    return int(connection.execute(text(query)).scalar_one())
 
 
 def shrink(store: Store) -> None:
@@ -170,7 +175,7 @@ def _execute(store: Store, *statements: str) -> bool:
     return True
 
 
-def _delete(store: Store, table: str, row: str, before: int) -> int:
-    batch = f"SELECT {row} FROM {table} WHERE day < :before LIMIT :count"
-    statement = text(f"DELETE FROM {table} WHERE {row} IN ({batch})")
-    return until_done(store, lambda c, count: c.execute(statement, {"before": before, "count": count}).rowcount)
+def _delete_slices(store: Store, table: str, before: int) -> None:
+    batch = f"SELECT rowid FROM {table} WHERE day < :before LIMIT :count"
+    statement = text(f"DELETE FROM {table} WHERE rowid IN ({batch})")
+    until_done(store, lambda c, count: c.execute(statement, {"before": before, "count": count}).rowcount)

@@ -13,9 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ammeter_server.db import Row
-
-MAX_AGE_NS = 30 * 10**9
-"""Age from which a shipper's readings are dropped: the current state of the device is unknown by then."""
+from ammeter_server.runs.rank_totals import REPORTING_NS
 
 ALL = "all"
 """The number of a device that stands for all devices of a host."""
@@ -53,11 +51,12 @@ READINGS = ("utilization", "memory_used_bytes", "power_watts", "temperature_cels
 def of_run(streams: Sequence[Row[Any]], now: int) -> list[Device]:
     """Returns the devices of each host, by host and number.
 
-    Reads the newest stream of each host that has not ended and had recent contact.
+    Reads the newest stream of each host that has not ended and had recent contact: the current state of the devices
+    of other hosts is unknown.
     """
     newest: dict[str, Row[Any]] = {}
     for stream in sorted(streams, key=lambda stream: stream.started):
-        if stream.role == "host" and stream.bye_reason is None and stream.last_seen >= now - MAX_AGE_NS:
+        if stream.role == "host" and stream.bye_reason is None and stream.last_seen >= now - REPORTING_NS:
             newest[stream.host] = stream
     return [device for _, stream in sorted(newest.items()) for device in _of_host(stream)]
 

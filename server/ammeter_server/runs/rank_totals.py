@@ -15,8 +15,8 @@ from ammeter.verdicts.not_judged import NotJudged, StreamCounters
 from ammeter_server.db import Row
 from ammeter_server.runs.latest_values import MEASURED_AT
 
-REPORTING_SECONDS = 30
-"""A rank without contact for this long is not reporting: fifteen of the shipper's heartbeats."""
+REPORTING_NS = 30 * 10**9
+"""A process without contact for this long is not reporting: fifteen of the shipper's heartbeats."""
 
 
 def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
@@ -26,7 +26,7 @@ def ranks_reporting(state: str, ranks: Iterable[Row[Any]], now: int) -> int:
     """
     if state != "running":
         return len({stream.rank for stream in ranks})
-    since = now - REPORTING_SECONDS * 10**9
+    since = now - REPORTING_NS
     return len({stream.rank for stream in ranks if stream.bye_reason is None and stream.last_seen >= since})
 
 

@@ -1,4 +1,4 @@
-"""What a process remembers of runs that are over is what the tables hold, whatever happens to those runs."""
+"""The cached text of runs is what the tables contain, whatever happens to those runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store, connect
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.maintenance import retention
+from ammeter_server.prometheus import scrape
 from ammeter_server.prometheus.scrape import COUNTERS_STAY_NS, INFO_STAYS_NS, Scrape
+from ammeter_server.runs.rank_totals import REPORTING_NS
 from tests.server.feeding import STEP, Stream, break_down, serving, train, wait_until
 from tests.server.keeping import server
 
@@ -88,6 +90,37 @@ def test_a_run_that_goes_on_and_ends_again_is_told_as_it_is(place: Place) -> Non
     again.send()
     place.wait(stream, "ended")
     assert f"{steps(stream.run)} 31.0" in place.told()
+
+
+def test_a_live_run_shows_each_of_its_requests_and_its_silence(place: Place) -> None:
+    stream = Stream(place.client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 20)
+    stream.send()
+    reporting = f'ammeter_run_ranks_reporting{{run="{stream.run}"}}'
+    assert {True} == {line in place.told() for line in (f"{steps(stream.run)} 21.0", f"{reporting} 1.0")}
+    stream.send(completed_step=25, completed_time=stream.time(25))
+    assert f'ammeter_run_step{{run="{stream.run}"}} 25.0' in place.told()
+    train(stream, 21, 30)
+    stream.send()
+    assert f"{steps(stream.run)} 31.0" in place.told()
+    stream.send(backlog=4711)
+    assert f'ammeter_agent_journal_bytes{{run="{stream.run}"}} 4711.0' in place.told()
+    assert f"{reporting} 0.0" in place.told(REPORTING_NS + 10**9)
+    assert f"{reporting} 1.0" in place.told()
+
+
+def test_an_unchanged_run_is_not_rendered_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(place.client, begin=time.time_ns() - 60 * STEP)
+    train(stream, 0, 20)
+    stream.send()
+    place.wait(stream, "running")
+    rendered: list[str] = []
+    monkeypatch.setattr(scrape, "add_run", lambda samples, run, *rest, **more: rendered.append(run.id))
+    remembering = Scrape(place.store)
+    for _ in range(3):
+        list(remembering.text(time.time_ns(), False))
+        stream.send()  # a heartbeat
+    assert rendered.count(stream.run) == 1
 
 
 def test_what_is_over_is_told_shorter_after_a_while_and_then_not_at_all(place: Place) -> None:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    func,
+    or_,
+    select,
+    text,
+    type_coerce,
+)
 
 from ammeter_server.db.tables import incidents, runs, streams, totals
 
 Rows = Sequence[Row[Any]]
+Mark = tuple[tuple[Any, ...], ...]
 
 RUN_COLUMNS = (
     runs.c.id,
@@ -45,20 +60,16 @@ STREAM_COLUMNS = (
 )
 """The columns of runs and streams that the metrics of a run are made of."""
 
-MARK_COLUMNS = (
-    runs.c.id,
-    runs.c.state,
-    runs.c.started,
-    runs.c.ended,
-    runs.c.judged_at,
-    runs.c.judged_version,
-    streams.c.id.label("stream"),
+RUN_MARK = (runs.c.id, runs.c.ended, runs.c.state, runs.c.started, type_coerce(runs.c.evaluation, Text))
+STREAM_MARK = (
+    streams.c.id,
     streams.c.acknowledged,
-    streams.c.last_seen,
     streams.c.backlog,
+    streams.c.completed_time,
     streams.c.version,
 )
-"""Every write that changes one of the columns above changes one of these, too."""
+"""Every write that changes one of the columns above changes one of these, too, except for `last_seen`. Every request of
+a shipper writes that one; marks() has whether it is recent instead."""
 
 RUNS_PER_QUERY = 500
 """Runs per statement in queries by id."""
@@ -73,21 +84,23 @@ def snapshot(connection: Connection) -> None:
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
-def live(connection: Connection) -> list[tuple[Row[Any], Rows]]:
-    """Returns the running runs, each with its streams."""
-    return _with_streams(connection, runs.c.state == "running")
-
-
-def marks(connection: Connection, ended_after: int) -> Iterator[tuple[str, int, tuple[Any, ...]]]:
-    """Returns (id, ended, mark) of each run that ended after this moment.
+def marks(connection: Connection, ended_after: int, seen_since: int) -> Iterator[tuple[str, int | None, Mark]]:
+    """Yields (id, ended, mark) of each run that is running or ended after this moment.
 
     While a run's mark is unchanged, so are its metrics.
+
+    Args:
+        connection: The transaction.
+        ended_after: In ns.
+        seen_since: Streams with contact since this moment are reporting, in ns.
     """
-    query: Select[Any] = select(*MARK_COLUMNS).outerjoin(streams, streams.c.run == runs.c.id)
-    query = query.where(runs.c.ended > ended_after).order_by(runs.c.id, streams.c.id)
-    for run, rows in groupby(connection.execute(query), key=lambda row: row[0]):
-        marks_of_run = tuple(map(tuple, rows))
-        yield run, marks_of_run[0][3], marks_of_run
+    reporting = streams.c.last_seen >= bindparam("seen_since", type_=BigInteger)
+    query: Select[Any] = select(*RUN_MARK, *STREAM_MARK, reporting).outerjoin(streams, streams.c.run == runs.c.id)
+    shown = or_(runs.c.state == "running", runs.c.ended > ended_after)
+    rows = connection.execute(query.where(shown).order_by(runs.c.id, streams.c.id), {"seen_since": seen_since})
+    for run, of_run in groupby(map(tuple, rows), key=itemgetter(0)):
+        mark = tuple(of_run)
+        yield run, mark[0][1], mark
 
 
 def with_ids(connection: Connection, ids: Sequence[str]) -> Iterator[tuple[Row[Any], Rows]]:

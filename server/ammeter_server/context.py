@@ -17,6 +17,7 @@ from ammeter_server.curves.run_axis import RunAxes
 from ammeter_server.db import Store
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.http.limits.token_guesses import TokenGuesses
+from ammeter_server.runs.encoded_runs import EncodedRuns
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class AppContext:
         guesses: Wrong tokens seen by this process.
         quota: Runs and projects counted by this process.
         axes: The places of attempts that this process has read.
+        encoded_runs: The JSON of runs that this process has read.
     """
 
     settings: Settings
@@ -38,6 +40,7 @@ class AppContext:
     guesses: TokenGuesses = field(default_factory=TokenGuesses)
     quota: Quota = field(default_factory=Quota)
     axes: RunAxes = field(default_factory=RunAxes)
+    encoded_runs: EncodedRuns = field(default_factory=EncodedRuns)
 
 
 def app_context(connection: HTTPConnection) -> AppContext:
@@ -45,5 +48,10 @@ def app_context(connection: HTTPConnection) -> AppContext:
     return context
 
 
-ContextDep = Annotated[AppContext, Depends(app_context)]
+async def context_of(connection: HTTPConnection) -> AppContext:
+    """The same for a route. A coroutine, because FastAPI calls other functions in a thread."""
+    return app_context(connection)
+
+
+ContextDep = Annotated[AppContext, Depends(context_of)]
 """The parameter type by which a route receives the context."""

@@ -26,6 +26,7 @@ from ammeter_server.http.problems import Problem
 from ammeter_server.runs import cost, devices, tool_links
 from ammeter_server.runs.devices import Device
 from ammeter_server.runs.rank_totals import (
+    REPORTING_NS,
     counters_of,
     latest,
     lost,
@@ -137,9 +138,11 @@ def list_runs(
     before = key_of(page_token, (int, str))
     wanted = query.Wanted(state, project, owner, q.split()[:MAX_WORDS], _tags(tag), broken)
     with context.store.reading() as connection:
+        query.snapshot(connection)
         rows, more = query.newest(connection, page_size, before, wanted)
         items = _descriptions(context, connection, rows)
-    return _encoded(RunList(items, token(rows[-1].started, rows[-1].id) if more else None))
+    following = token(rows[-1].started, rows[-1].id) if more else None
+    return _json(msgspec.json.encode({"items": list(map(msgspec.Raw, items)), "next_page_token": following}))
 
 
 @router.get("/{run}", summary="One run", response_model=Run)
@@ -149,9 +152,9 @@ def read_run(context: ContextDep, run: str) -> Response:
     Status 404 if no run with this id has reported.
     """
     with context.store.reading() as connection:
-        row = require_run(connection, run)
-        (description,) = _descriptions(context, connection, [row])
-    return _encoded(description)
+        query.snapshot(connection)
+        (description,) = _descriptions(context, connection, [require_run(connection, run)])
+    return _json(description)
 
 
 def require_run(connection: Connection, run: str) -> Row[Any]:
@@ -176,48 +179,49 @@ def _tags(given: Sequence[str]) -> list[tuple[str, str]]:
     return tags
 
 
-def _encoded(content: Run | RunList) -> Response:
-    """Encodes without FastAPI, which would validate every value again; the values were validated at ingest."""
-    return Response(msgspec.json.encode(content), media_type="application/json")
+def _json(content: bytes) -> Response:
+    """Returns JSON without FastAPI, which would validate every value again; the values were validated at ingest."""
+    return Response(content, media_type="application/json")
 
 
-def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[Run]:
-    ids = [row.id for row in rows]
-    streams = _by_run(query.streams_of(connection, ids))
+def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[bytes]:
+    """The JSON of each run."""
+    ids, now = [row.id for row in rows], time.time_ns()
+    marks = query.marks_of(connection, ids, now - REPORTING_NS)
     incidents = _by_run(query.incidents_of(connection, ids))
     following = {row.id: successor(row.external_id) for row in rows}
     runs_by_id = query.existing(
         connection, [candidate for row in rows for candidate in candidates(row.project, following[row.id])]
     )
+    encoded: dict[str, bytes] = {}
+    missing: dict[str, tuple[Any, ...]] = {}
     after = {row.id: pick(runs_by_id, row.project, following[row.id]) for row in rows}
-    now = time.time_ns()
-    prices = context.settings.cost_per_hour
-    axes = {row.id: _axis(context, connection, row, streams.get(row.id, [])) for row in rows}
-    return [
-        to_response(
-            row,
-            streams.get(row.id, []),
-            incidents.get(row.id, []),
-            now,
-            after.get(row.id),
-            prices,
-            axes[row.id],
-            context.settings.links,
-        )
-        for row in rows
-    ]
+    for row in rows:
+        own = row.id, row.state, row.started, row.ended, after[row.id], now // tool_links.HOUR_NS
+        key = *own, marks.get(row.id), tuple(map(tuple, incidents.get(row.id, ())))
+        known = context.encoded_runs.get(key)
+        if known is None:
+            missing[row.id] = key
+        else:
+            encoded[row.id] = known
+    streams = _by_run(query.streams_of(connection, list(missing))) if missing else {}
+    for row in (row for row in rows if row.id in missing):
+        own_streams = streams.get(row.id, [])
+        alone = _is_alone(row, own_streams)
+        axis = ALONE if alone else context.axes.of(context.store, row.id, connection)
+        of_run = own_streams, incidents.get(row.id, []), now, after[row.id]
+        run = to_response(row, *of_run, context.settings.cost_per_hour, axis, context.settings.links)
+        encoded[row.id] = msgspec.json.encode(run)
+        if alone:
+            context.encoded_runs.put(missing[row.id], encoded[row.id])
+    return [encoded[run] for run in ids]
 
 
-def _axis(context: AppContext, connection: Connection, row: Row[Any], streams: Sequence[Row[Any]]) -> RunAxis:
-    """The step axis of the run.
-
-    The steps of a run with one attempt are its own; only restarted and continued runs are read further.
-    """
+def _is_alone(row: Row[Any], streams: Sequence[Row[Any]]) -> bool:
+    """Whether the run has one attempt and continues no other: its steps are its own, and no other run changes them."""
     ranks = [stream for stream in streams if stream.role == "rank"]
     follows = bool((row.environment or {}).get("continues"))
-    if follows or (len(ranks) > 1 and len(lives(map(life_of, ranks))) > 1):
-        return context.axes.of(context.store, row.id, connection)
-    return ALONE
+    return not follows and (len(ranks) < 2 or len(lives(map(life_of, ranks))) < 2)
 
 
 def to_response(

@@ -43,7 +43,7 @@ def unknown_incident(incident: str) -> Problem:
     return Problem(404, f"there is no incident {incident[:120]!r}; GET /api/v1/incidents lists all incidents")
 
 
-def _within(
+async def _within(
     caller: Annotated[callers.Caller, Depends(callers.read)],
     project: Annotated[str | None, Query(description="Only runs of this project.")] = None,
 ) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ammeter_server.config.prices import Prices
 from ammeter_server.db import Store
 from ammeter_server.db.queries import metrics as query
+from ammeter_server.db.queries.runs import snapshot
 from ammeter_server.prometheus.exposition import Exposition, Lines, RunSamples, text
 from ammeter_server.prometheus.samples import add_fleet, add_incidents, add_run
 from ammeter_server.runs.rank_totals import REPORTING_NS
@@ -54,7 +55,7 @@ class Scrape:
         All database queries finish before the first piece.
         """
         with self._store.reading() as connection:
-            query.snapshot(connection)
+            snapshot(connection)
             marks = query.marks(connection, now - INFO_STAYS_NS, now - REPORTING_NS)
             keys = {run: (ended is not None and ended < now - COUNTERS_STAY_NS, mark) for run, ended, mark in marks}
             unchanged = {run: self._runs[run] for run, key in keys.items() if self._is_known(run, key)}

@@ -8,13 +8,11 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Row,
     Select,
     Text,
-    bindparam,
     func,
     or_,
     select,
@@ -22,6 +20,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from ammeter_server.db.queries.runs import STREAM_MARK, seen
 from ammeter_server.db.tables import incidents, runs, streams, totals
 
 Rows = Sequence[Row[Any]]
@@ -61,27 +60,10 @@ STREAM_COLUMNS = (
 """The columns of runs and streams that the metrics of a run are made of."""
 
 RUN_MARK = (runs.c.id, runs.c.ended, runs.c.state, runs.c.started, type_coerce(runs.c.evaluation, Text))
-STREAM_MARK = (
-    streams.c.id,
-    streams.c.acknowledged,
-    streams.c.backlog,
-    streams.c.completed_time,
-    streams.c.version,
-)
-"""Every write that changes one of the columns above changes one of these, too, except for `last_seen`. Every request of
-a shipper writes that one; marks() has whether it is recent instead."""
+"""Every write that changes one of the columns of runs above changes one of these, too."""
 
 RUNS_PER_QUERY = 500
 """Runs per statement in queries by id."""
-
-
-def snapshot(connection: Connection) -> None:
-    """Makes all queries of this transaction see one moment.
-
-    Otherwise a run that ends in between could be in two lists.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
 def marks(connection: Connection, ended_after: int, seen_since: int) -> Iterator[tuple[str, int | None, Mark]]:
@@ -94,10 +76,10 @@ def marks(connection: Connection, ended_after: int, seen_since: int) -> Iterator
         ended_after: In ns.
         seen_since: Streams with contact since this moment are reporting, in ns.
     """
-    reporting = streams.c.last_seen >= bindparam("seen_since", type_=BigInteger)
-    query: Select[Any] = select(*RUN_MARK, *STREAM_MARK, reporting).outerjoin(streams, streams.c.run == runs.c.id)
+    query: Select[Any] = select(*RUN_MARK, *STREAM_MARK, seen(seen_since))
+    query = query.outerjoin(streams, streams.c.run == runs.c.id)
     shown = or_(runs.c.state == "running", runs.c.ended > ended_after)
-    rows = connection.execute(query.where(shown).order_by(runs.c.id, streams.c.id), {"seen_since": seen_since})
+    rows = connection.execute(query.where(shown).order_by(runs.c.id, streams.c.id))
     for run, of_run in groupby(map(tuple, rows), key=itemgetter(0)):
         mark = tuple(of_run)
         yield run, mark[0][1], mark

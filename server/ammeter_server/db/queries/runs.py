@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, func, or_, select, text, type_coerce
 
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.tables import incidents, runs, streams
@@ -50,6 +52,17 @@ RUN_COLUMNS = (
     runs.c.ended,
 )
 """The columns of the run itself, without the judge's data, which is much larger."""
+
+
+STREAM_MARK = (
+    streams.c.id,
+    streams.c.acknowledged,
+    streams.c.backlog,
+    streams.c.completed_time,
+    streams.c.version,
+)
+"""Every write to a stream changes one of these. Two kinds do not: each request of a shipper writes `last_seen`, and
+verdicts for the passing of time may write `faults`."""
 
 
 class Wanted(NamedTuple):
@@ -162,6 +175,27 @@ def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """Returns the streams of these runs, oldest first, without the verdicts' states."""
     query: Select[Any] = select(*STREAM_COLUMNS).where(streams.c.run.in_(ids))
     return connection.execute(query.order_by(streams.c.started)).all()
+
+
+def marks_of(connection: Connection, ids: Sequence[str], seen_since: int) -> dict[str, tuple[Any, ...]]:
+    """Returns run -> the mark of its streams. While it is unchanged, so are the rows of streams_of().
+
+    `last_seen` is the exception. The mark only has whether it is at `seen_since`, in ns, or later.
+    """
+    query: Select[Any] = select(streams.c.run, *STREAM_MARK, type_coerce(streams.c.faults, Text), seen(seen_since))
+    rows = connection.execute(query.where(streams.c.run.in_(ids)).order_by(streams.c.run, streams.c.id))
+    return {run: tuple(mark) for run, mark in groupby(map(tuple, rows), key=itemgetter(0))}
+
+
+def seen(since: int) -> ColumnElement[bool]:
+    """Whether a stream had contact at this time, in ns, or later."""
+    return streams.c.last_seen >= since
+
+
+def snapshot(connection: Connection) -> None:
+    """Makes all queries of this transaction see one moment."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
 def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:

@@ -141,7 +141,7 @@ def read_series(
         sources = step_sources.streams_with_steps(connection, run, ranks_of(rank), stream)
         attempts = lives(step_sources.stored_lives(connection, run)) if merged else []
         marks = step_sources.change_marks(connection, run, sources)
-    places = context.axes.of(context.store, run)
+        places = context.axes.of(context.store, run, connection)
     tag = etags.of(
         request, marks, [(place.begin, place.end) for place in map(places.place, (stream.id for stream in sources))]
     )

@@ -19,7 +19,7 @@ from ammeter_server.curves.late_values import last_values, late_curves
 from ammeter_server.curves.segment_reader import SegmentReader
 from ammeter_server.db import Store
 from ammeter_server.db.queries.events import late_values
-from ammeter_server.db.queries.steps.rows import segments_of, views
+from ammeter_server.db.queries.steps.rows import segments_of, views_of
 from ammeter_server.db.queries.steps.stream_info import stream_info
 
 
@@ -47,7 +47,7 @@ def chunks_of(store: Store, run: str, stream: str, query: CurveQuery) -> dict[st
         segments = segments_of(connection, info, query.after, query.last)
     reader = SegmentReader(store, info, query, segments)
     covered = segments[-1].last_step if segments else query.after
-    later = views(store, run, stream, max(covered, query.after) + 1, query.last)
+    later = views_of(store, info, max(covered, query.after) + 1, query.last)
     chunks = reader.chunks()
     for name, later_chunks in chunks_of_views(query, later).items():
         chunks[name] += later_chunks

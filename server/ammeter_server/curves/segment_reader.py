@@ -15,7 +15,7 @@ from ammeter.wire.columns import Floats, Ints
 from ammeter_server.curves.curve import CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk, RowsInMemory, measured_chunks, places_of
 from ammeter_server.db import Row, Store, column_codec
-from ammeter_server.db.integer_codec import unpack_integers
+from ammeter_server.db.integer_codec import unpack_across, unpack_integers
 from ammeter_server.db.queries.steps.columns import StoredColumn, stored_columns
 from ammeter_server.db.queries.steps.stream_info import StreamInfo
 
@@ -98,13 +98,13 @@ class _SegmentRows:
     _bounds: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def stamps(self, places: Ints) -> tuple[Ints, Ints]:
-        steps, times = np.empty_like(places), np.empty_like(places)
-        numbers, begins = np.unique(places >> 16, return_index=True)
-        for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], len(places)], strict=True):
-            segment, inside = self.segments[number], places[begin:end] & 0xFFFF
-            steps[begin:end] = unpack_integers(segment.steps, segment.rows, inside)
-            times[begin:end] = unpack_integers(segment.times, segment.rows, inside)
-        return steps, times
+        wanted, numbers = np.unique(places >> 16, return_inverse=True)
+        segments = [self.segments[number] for number in wanted.tolist()]
+        rows, inside = [segment.rows for segment in segments], places & 0xFFFF
+        return (
+            unpack_across([segment.steps for segment in segments], rows, numbers, inside),
+            unpack_across([segment.times for segment in segments], rows, numbers, inside),
+        )
 
     def steps_at(self, places: Ints) -> Ints:
         steps = np.empty_like(places)

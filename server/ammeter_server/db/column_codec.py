@@ -117,6 +117,8 @@ def read_head(head: bytes, wanted: Collection[int]) -> dict[int, ColumnHeader]:
             end = middle + few
             data = slice(begin, begin + size)
             headers[which] = ColumnHeader(count, odd, low, high, head[at:middle], head[middle:end], data)
+            if len(headers) == len(wanted):
+                break
         at, begin = middle + few, begin + size
     return headers
 

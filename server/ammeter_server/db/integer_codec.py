@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import zstandard
 
 from ammeter.wire.columns import Ints
 from ammeter_server.db.compression import ZSTD_LEVEL, decompress
 
 _PACKED, _PLAIN = 1, 2
+_DIFFERENCES = {size: np.dtype(f"<i{size}") for size in (1, 2, 4, 8)}
 
 _HEADER = struct.Struct("<qqBB")
 """Header of steps or times: start and slope of the line, bytes per difference, whether the differences are
@@ -41,10 +45,33 @@ def unpack_integers(data: bytes, rows: int, places: Ints | None = None) -> Ints:
     line = _line(base, slope, wanted)
     if not size:
         return line
-    plain = memoryview(data)[_HEADER.size :]
-    differences = np.frombuffer(decompress(plain, rows * size) if kind == _PACKED else plain, f"<i{size}")
-    numbers: Ints = line + differences[wanted]
+    numbers: Ints = line + _differences(data, rows, size, kind)[wanted]
     return numbers
+
+
+def unpack_across(parts: Sequence[bytes], rows: Sequence[int], numbers: Ints, places: Ints) -> Ints:
+    """Unpacks single steps or times of several segments.
+
+    Args:
+        parts: The packed numbers of each segment.
+        rows: The number of rows of each segment.
+        numbers: The segment of each wanted number, ascending.
+        places: The row of each wanted number in its segment.
+    """
+    headers = [_HEADER.unpack_from(part) for part in parts]
+    bases, slopes = (np.array(column, np.int64) for column in list(zip(*headers, strict=True))[:2])
+    wanted: Ints = bases[numbers] + slopes[numbers] * places
+    edges = np.searchsorted(numbers, np.arange(len(parts) + 1)).tolist()
+    for part, count, (*_, size, kind), begin, end in zip(parts, rows, headers, edges[:-1], edges[1:], strict=True):
+        if size and end > begin:
+            wanted[begin:end] += _differences(part, count, size, kind)[places[begin:end]]
+    return wanted
+
+
+def _differences(data: bytes, rows: int, size: int, kind: int) -> npt.NDArray[np.signedinteger[Any]]:
+    if kind == _PACKED:
+        return np.frombuffer(decompress(memoryview(data)[_HEADER.size :], rows * size), _DIFFERENCES[size])
+    return np.frombuffer(data, _DIFFERENCES[size], offset=_HEADER.size)
 
 
 def _line(base: int, slope: int, places: Ints) -> Ints:

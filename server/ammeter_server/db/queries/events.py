@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, select, tuple_
 
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.step_tables import events
@@ -16,6 +16,19 @@ MAX_LATE_EVENTS = 20_000
 
 MAX_EARLY_EVENTS = 20_000
 """Oldest events of a stream that are searched for one that its first steps have: about 20 ms without it."""
+
+
+MAX_STEP = 2**63 - 1
+
+_count = select(streams.c.events).where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+_late_values: Select[Any] = (
+    select(events.c.step, events.c.time, events.c.data)
+    .where(events.c.run == bindparam("of_run"), events.c.stream == bindparam("of_stream"))
+    .where(events.c.number >= bindparam("of_number"), events.c.name == "values.logged")
+    .where(events.c.step >= bindparam("of_first"), events.c.step <= bindparam("of_last"))
+    .order_by(events.c.number)
+)
+"""Built once, because most curves need it."""
 
 
 class Span(NamedTuple):
@@ -100,15 +113,12 @@ def late_values(connection: Connection, run: str, stream: str, first: int, last:
 
     Late values belong to steps whose rows were already written. Searches the stream's newest MAX_LATE_EVENTS events.
     """
-    count = connection.execute(select(streams.c.events).where(streams.c.run == run, streams.c.id == stream)).scalar()
-    query = select(events.c.step, events.c.time, events.c.data)
-    query = query.where(
-        events.c.run == run, events.c.stream == stream, events.c.number >= (count or 0) - MAX_LATE_EVENTS
-    )
-    query = query.where(events.c.name == "values.logged", events.c.step >= first)
-    if last is not None:
-        query = query.where(events.c.step <= last)
-    return list(connection.execute(query.order_by(events.c.number)))
+    of_stream = {"of_run": run, "of_stream": stream}
+    count = connection.execute(_count, of_stream).scalar() or 0
+    if not count:
+        return []
+    limits = {"of_number": count - MAX_LATE_EVENTS, "of_first": first, "of_last": MAX_STEP if last is None else last}
+    return list(connection.execute(_late_values, of_stream | limits))
 
 
 def _named(names: Sequence[str]) -> ColumnElement[bool]:

@@ -8,7 +8,20 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, func, or_, select, text, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    text,
+    type_coerce,
+)
 
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.tables import incidents, runs, streams
@@ -162,8 +175,11 @@ def existing(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
 
 
+_one = select(runs).where(runs.c.id == bindparam("of_run"))
+
+
 def one(connection: Connection, run: str) -> Row[Any] | None:
-    return connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+    return connection.execute(_one, {"of_run": run}).one_or_none()
 
 
 def with_ids(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:

@@ -6,15 +6,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, case, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, case, select
 
 from ammeter.wire.columns import Floats
 from ammeter_server.db.column_codec import COLUMNS_PER_PART, ColumnHeader, read_head, unpack
-from ammeter_server.db.queries.steps.stream_info import StreamInfo
+from ammeter_server.db.queries.steps.stream_info import StreamInfo, stream_rows
 from ammeter_server.db.step_tables import SUMMARY_PART, columns
 
 PARTS_PER_QUERY = 500
 """Rows of `columns` per statement in queries by part."""
+
+
+_is_edge = columns.c.first_step.in_(bindparam("of_edges", expanding=True))
+
+
+def _stored(data: ColumnElement[bytes]) -> Select[Any]:
+    """Selects parts of a stream: built once, because every curve needs it."""
+    query: Select[Any] = select(columns.c.part, columns.c.first_step, columns.c.head, data.label("data")).where(
+        *stream_rows(columns),
+        columns.c.part.in_(bindparam("of_parts", expanding=True)),
+        columns.c.first_step.between(bindparam("of_first"), bindparam("of_last")),
+    )
+    return query.order_by(columns.c.part, columns.c.first_step)
+
+
+_all, _some = _stored(columns.c.data), _stored(case((_is_edge, columns.c.data)))
 
 
 class StoredColumn(NamedTuple):
@@ -51,14 +67,11 @@ def stored_columns(
     wanted: dict[int, list[int]] = {}
     for place in sorted(places):
         wanted.setdefault(place // COLUMNS_PER_PART, []).append(place % COLUMNS_PER_PART)
-    data = columns.c.data if with_data is None else case((columns.c.first_step.in_(with_data), columns.c.data))
-    query: Select[Any] = select(columns.c.part, columns.c.first_step, columns.c.head, data.label("data")).where(
-        *info.rows_of(columns)
-    )
-    query = query.where(columns.c.first_step.between(first, last)).order_by(columns.c.part, columns.c.first_step)
+    query, edges = (_all, {}) if with_data is None else (_some, {"of_edges": list(with_data)})
+    values = info.parameters | edges | {"of_first": first, "of_last": last}
     parts = list(wanted)
     for begin in range(0, len(parts), PARTS_PER_QUERY):
-        rows = connection.execute(query.where(columns.c.part.in_(parts[begin : begin + PARTS_PER_QUERY])))
+        rows = connection.execute(query, values | {"of_parts": parts[begin : begin + PARTS_PER_QUERY]})
         for part, group in groupby(rows, key=lambda row: row.part):
             heads = [(row, read_head(bytes(row.head), wanted[part])) for row in group]
             for index in wanted[part]:

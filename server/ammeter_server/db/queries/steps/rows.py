@@ -14,7 +14,13 @@ from ammeter.wire import frames
 from ammeter_server.db.engine import Store
 from ammeter_server.db.integer_codec import unpack_integers
 from ammeter_server.db.queries.steps.columns import stored_columns
-from ammeter_server.db.queries.steps.stream_info import ColumnSelection, StreamInfo, reduced_schema, stream_info
+from ammeter_server.db.queries.steps.stream_info import (
+    ColumnSelection,
+    StreamInfo,
+    reduced_schema,
+    stream_info,
+    stream_rows,
+)
 from ammeter_server.db.step_tables import chunks, segments
 
 CHUNKS_PER_READ = 128
@@ -29,9 +35,8 @@ MAX_ROWS = 2**31 - 1
 
 def _between(table: Table) -> Select[Any]:
     """Selects rows of a stream by their steps: built once, because the judge runs it for every rank."""
-    of_stream = (table.c.run == bindparam("of_run"), table.c.stream == bindparam("of_stream"))
     of_steps = (table.c.last_step > bindparam("of_after"), table.c.first_step <= bindparam("of_last"))
-    query = select(table).where(*of_stream, table.c.day >= bindparam("of_day"), *of_steps)
+    query = select(table).where(*stream_rows(table), *of_steps)
     return query.order_by(table.c.first_step).limit(bindparam("of_limit"))
 
 
@@ -47,6 +52,13 @@ def views(
     """
     with store.reading() as connection:
         info = stream_info(connection, run, stream)
+    yield from views_of(store, info, first, last, selection)
+
+
+def views_of(
+    store: Store, info: StreamInfo, first: int | None, last: int | None, selection: ColumnSelection | None = None
+) -> Iterator[block.View]:
+    """Yields the same for a stream whose facts are known."""
     after = (first or 0) - 1
     while last is None or after < last:
         with store.reading() as connection:
@@ -103,9 +115,8 @@ def _next(connection: Connection, info: StreamInfo, after: int, last: int | None
 def _execute(
     connection: Connection, query: Select[Any], info: StreamInfo, after: int, last: int | None, limit: int | None
 ) -> Sequence[Row[Any]]:
-    of_stream = {"of_run": info.run, "of_stream": info.stream, "of_day": info.first_day}
     bounds = {"of_after": after, "of_last": MAX_STEP if last is None else last, "of_limit": limit or MAX_ROWS}
-    return connection.execute(query, of_stream | bounds).all()
+    return connection.execute(query, info.parameters | bounds).all()
 
 
 def _view(store: Store, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:

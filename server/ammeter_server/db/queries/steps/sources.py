@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select
 
 from ammeter.wire.ranks import Life
 from ammeter_server.db.step_tables import chunks, segments
@@ -21,6 +21,21 @@ LIFE_COLUMNS = (
     streams.c.bye_reason,
 )
 """The columns that group streams into attempts."""
+
+
+_RUN: BindParameter[str] = bindparam("of_run")
+_lives: Select[Any] = select(*LIFE_COLUMNS).where(streams.c.run == _RUN, streams.c.role == "rank")
+_lives = _lives.where(streams.c.schema.is_not(None))
+_first_steps = [
+    select(table.c.first_step)
+    .where(table.c.run == _RUN, table.c.stream == streams.c.id)
+    .order_by(table.c.first_step)
+    .limit(1)
+    .scalar_subquery()
+    for table in (segments, chunks)
+]
+_positions: Select[Any] = select(streams.c.id, streams.c.events, *_first_steps)
+_positions = _positions.where(streams.c.run == _RUN, streams.c.id.in_(bindparam("of_streams", expanding=True)))
 
 
 class Source(NamedTuple):
@@ -57,25 +72,14 @@ def change_marks(connection: Connection, run: str, sources: Sequence[Source]) ->
 
     They change with deletions, too, which affect the first rows.
     """
-    first_steps = [
-        select(table.c.first_step)
-        .where(table.c.run == run, table.c.stream == streams.c.id)
-        .order_by(table.c.first_step)
-        .limit(1)
-        .scalar_subquery()
-        for table in (segments, chunks)
-    ]
-    query = select(streams.c.id, streams.c.events, *first_steps).where(
-        streams.c.run == run, streams.c.id.in_([life.id for life in sources])
-    )
-    positions = {row[0]: tuple(row[1:]) for row in connection.execute(query)}
+    rows = connection.execute(_positions, {"of_run": run, "of_streams": [life.id for life in sources]})
+    positions = {row[0]: tuple(row[1:]) for row in rows}
     return [(*life, positions.get(life.id)) for life in sources]
 
 
 def stored_lives(connection: Connection, run: str) -> list[Life]:
     """Returns the run's streams with steps, with the times that group them into attempts."""
-    of_ranks: Select[Any] = select(*LIFE_COLUMNS).where(streams.c.run == run, streams.c.role == "rank")
-    return [life_of(row) for row in connection.execute(of_ranks.where(streams.c.schema.is_not(None)))]
+    return [life_of(row) for row in connection.execute(_lives, {"of_run": run})]
 
 
 def life_of(stream: Row[Any]) -> Life:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, select
 
 from ammeter.wire import frames
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.db.tables import schemas, streams
+
+_of_stream = (schemas.c.run == streams.c.run) & (schemas.c.stream == streams.c.id)
+_stream: Select[Any] = (
+    select(streams.c.opened, streams.c.last_seen, schemas.c.id, schemas.c.body)
+    .outerjoin(schemas, _of_stream)
+    .where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+)
+"""Built once, as all statements that a curve needs: building one takes as long as the database takes to answer it."""
 
 
 class ColumnSelection(NamedTuple):
@@ -40,6 +48,11 @@ class StreamInfo(NamedTuple):
     first_day: int
     reduced_schemas: dict[tuple[str, ColumnSelection | None], ReducedSchema]
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The values of stream_rows()."""
+        return {"of_run": self.run, "of_stream": self.stream, "of_day": self.first_day}
+
     def rows_of(self, table: Table) -> tuple[ColumnElement[bool], ...]:
         """Returns the conditions for the stream's rows.
 
@@ -48,15 +61,23 @@ class StreamInfo(NamedTuple):
         return table.c.run == self.run, table.c.stream == self.stream, table.c.day >= self.first_day
 
 
+def stream_rows(table: Table) -> tuple[ColumnElement[bool], ...]:
+    """Returns the same conditions as rows_of() for a statement that is built once."""
+    return (
+        table.c.run == bindparam("of_run"),
+        table.c.stream == bindparam("of_stream"),
+        table.c.day >= bindparam("of_day"),
+    )
+
+
 def stream_info(connection: Connection, run: str, stream: str) -> StreamInfo:
     """Reads the facts about a stream. An unknown stream has no schemas.
 
     To be called before its rows are read.
     """
-    query = select(schemas.c.id, schemas.c.body).where(schemas.c.run == run, schemas.c.stream == stream)
-    bodies = {name: _schema(bytes(body)) for name, body in connection.execute(query)}
-    span = select(streams.c.opened, streams.c.last_seen).where(streams.c.run == run, streams.c.id == stream)
-    opened, last_seen = connection.execute(span).one_or_none() or (0, 0)
+    rows = connection.execute(_stream, {"of_run": run, "of_stream": stream}).all()
+    bodies = {row.id: _schema(bytes(row.body)) for row in rows if row.id is not None}
+    opened, last_seen = rows[0][:2] if rows else (0, 0)
     plausible = opened <= last_seen  # else the clock was set back, and the days of the rows are unknown
     return StreamInfo(
         run, stream, bodies, day_of(opened) - 1 if plausible else 0, {}

@@ -12,13 +12,14 @@ from fastapi import APIRouter, Query, Request, Response
 from ammeter.verdicts.framework.placement import Place
 from ammeter.wire import ranks
 from ammeter.wire.ranks import Life, lives
-from ammeter_server.api.runs import require_run
+from ammeter_server.auth.project_access import unknown_run
 from ammeter_server.context import AppContext, ContextDep
 from ammeter_server.curves import derived, reader
 from ammeter_server.curves.curve import Curve, CurveQuery
 from ammeter_server.curves.curve_chunk import chunks_of_views
 from ammeter_server.curves.encoding import FLOAT32, LAYOUT, Drawn, LabelledCurves, answer
 from ammeter_server.curves.run_axis import OWN, StepAxis, on_axis
+from ammeter_server.db.queries.runs import exists
 from ammeter_server.db.queries.steps import sources as step_sources
 from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection
@@ -137,7 +138,8 @@ def read_series(
     if merged:
         _check_merged(query.names, rank, stream)
     with context.store.reading() as connection:
-        require_run(connection, run)
+        if not exists(connection, run):
+            raise unknown_run(run)
         sources = step_sources.streams_with_steps(connection, run, ranks_of(rank), stream)
         attempts = lives(step_sources.stored_lives(connection, run)) if merged else []
         marks = step_sources.change_marks(connection, run, sources)

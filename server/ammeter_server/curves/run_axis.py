@@ -23,8 +23,8 @@ from ammeter.wire.ranks import Life, lives
 from ammeter_server.curves.curve import Curve, CurveQuery
 from ammeter_server.curves.curve_chunk import CurveChunk, Rows
 from ammeter_server.db import Connection, Row, Store
-from ammeter_server.db.queries import events, judge
-from ammeter_server.db.queries.runs import lives_of
+from ammeter_server.db.queries import events
+from ammeter_server.db.queries.runs import ancestry, lives_of
 from ammeter_server.db.queries.steps.rows import views
 from ammeter_server.db.queries.steps.sources import stored_lives
 from ammeter_server.db.queries.steps.stream_info import ColumnSelection
@@ -143,7 +143,7 @@ def _line_up_to(connection: Connection, run: str) -> list[Row[Any]]:
     chain: list[Row[Any]] = []
     before: str | None = run
     while before is not None and len(chain) <= MAX_RUNS_PER_CHAIN:
-        row = judge.run_unlocked(connection, before)
+        row = ancestry(connection, before)
         if row is None or (chain and row.project != chain[-1].project):
             break
         chain.insert(0, row)

@@ -1,7 +1,7 @@
 """Statements compiled once and passed to the driver as text with values.
 
-For statements that run with every batch or judgement. SQLAlchemy needs 0.1 ms to build and look up a statement, and a
-batch of one step runs five of them. That is longer than all verdicts take.
+For statements that run with every batch, judgement or request of a page. SQLAlchemy needs 0.1 ms to build and look up
+a statement, and a batch of one step runs five of them. That is longer than all verdicts take.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Prepared:
         """Runs the statement and returns the first row, or None."""
         row: tuple[Any, ...] | None = self._run(connection, values).fetchone()
         return row
+
+    def all(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Runs the statement and returns all rows."""
+        rows: list[tuple[Any, ...]] = self._run(connection, values).fetchall()
+        return rows
 
     def do(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self._run(connection, values)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, select, tuple_
 
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.step_tables import events
 from ammeter_server.db.tables import streams
@@ -20,7 +21,9 @@ MAX_EARLY_EVENTS = 20_000
 
 MAX_STEP = 2**63 - 1
 
-_count = select(streams.c.events).where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+_count = Prepared(
+    select(streams.c.events).where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
+)
 _late_values: Select[Any] = (
     select(events.c.step, events.c.time, events.c.data)
     .where(events.c.run == bindparam("of_run"), events.c.stream == bindparam("of_stream"))
@@ -114,7 +117,8 @@ def late_values(connection: Connection, run: str, stream: str, first: int, last:
     Late values belong to steps whose rows were already written. Searches the stream's newest MAX_LATE_EVENTS events.
     """
     of_stream = {"of_run": run, "of_stream": stream}
-    count = connection.execute(_count, of_stream).scalar() or 0
+    row = _count.one(connection, of_stream)
+    count = row[0] if row is not None else 0
     if not count:
         return []
     limits = {"of_number": count - MAX_LATE_EVENTS, "of_first": first, "of_last": MAX_STEP if last is None else last}

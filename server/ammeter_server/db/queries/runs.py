@@ -23,6 +23,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.tables import incidents, runs, streams
 
@@ -175,7 +176,19 @@ def existing(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
 
 
-_one = select(runs).where(runs.c.id == bindparam("of_run"))
+_is_it = runs.c.id == bindparam("of_run")
+_exists = Prepared(select(runs.c.id).where(_is_it))
+_ancestry: Select[Any] = select(runs.c.id, runs.c.project, runs.c.environment).where(_is_it)
+_one = select(runs).where(_is_it)
+
+
+def exists(connection: Connection, run: str) -> bool:
+    return _exists.one(connection, {"of_run": run}) is not None
+
+
+def ancestry(connection: Connection, run: str) -> Row[Any] | None:
+    """Returns the run's id, project and environment, which names the run before it."""
+    return connection.execute(_ancestry, {"of_run": run}).one_or_none()
 
 
 def one(connection: Connection, run: str) -> Row[Any] | None:

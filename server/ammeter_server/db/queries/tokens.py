@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, or_, select
+from sqlalchemy import Connection, Row, bindparam, delete, exists, or_, select
 
 from ammeter_server.db.engine import insert_or_ignore
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.tables import tokens
 
 SCOPES = ("ingest", "read", "admin")
@@ -21,14 +22,20 @@ SESSION_OF = "session of "
 """Prefix of the names of the page's sessions, before the name of the token that opened the session."""
 
 
+_valid = or_(tokens.c.expires.is_(None), tokens.c.expires > bindparam("of_now"))
+_find = select(tokens).where(tokens.c.sha256 == bindparam("of_sha256"), _valid)
+_any = Prepared(select(exists(select(tokens.c.sha256))))
+"""Built once, because every request needs one of them."""
+
+
 def find(connection: Connection, sha256: str, now: int) -> Row[Any] | None:
     """Returns the token with this hash, unless it has expired."""
-    valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now)
-    return connection.execute(select(tokens).where(tokens.c.sha256 == sha256, valid)).one_or_none()
+    return connection.execute(_find, {"of_sha256": sha256, "of_now": now}).one_or_none()
 
 
 def any_exists(connection: Connection) -> bool:
-    return connection.execute(select(tokens.c.sha256).limit(1)).first() is not None
+    row = _any.one(connection, {})
+    return row is not None and bool(row[0])
 
 
 def all_of(connection: Connection) -> Sequence[Row[Any]]:

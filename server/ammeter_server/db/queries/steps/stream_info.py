@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, select
 
 from ammeter.wire import frames
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.db.tables import schemas, streams
 
 _of_stream = (schemas.c.run == streams.c.run) & (schemas.c.stream == streams.c.id)
-_stream: Select[Any] = (
+_stream = Prepared(
     select(streams.c.opened, streams.c.last_seen, schemas.c.id, schemas.c.body)
     .outerjoin(schemas, _of_stream)
     .where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
@@ -75,8 +76,8 @@ def stream_info(connection: Connection, run: str, stream: str) -> StreamInfo:
 
     To be called before its rows are read.
     """
-    rows = connection.execute(_stream, {"of_run": run, "of_stream": stream}).all()
-    bodies = {row.id: _schema(bytes(row.body)) for row in rows if row.id is not None}
+    rows = _stream.all(connection, {"of_run": run, "of_stream": stream})
+    bodies = {name: _schema(bytes(body)) for *_, name, body in rows if name is not None}
     opened, last_seen = rows[0][:2] if rows else (0, 0)
     plausible = opened <= last_seen  # else the clock was set back, and the days of the rows are unknown
     return StreamInfo(

@@ -48,6 +48,8 @@ class Scrape:
         self._store = store
         self._prices = prices
         self._runs: dict[str, _Run] = {}
+        self._fleet: tuple[Any, RunSamples] = ((), {})
+        """The rows of incidents and the fleet, and their text."""
 
     def text(self, now: int, is_open: bool) -> Iterator[bytes]:
         """Yields the text in pieces, without OpenMetrics' end line.
@@ -63,11 +65,13 @@ class Scrape:
             incidents = query.incidents_since(connection, now - COUNTERS_STAY_NS)
             totals = query.fleet(connection)
         self._runs = unchanged | {run.id: self._render(keys[run.id], run, streams, now) for run, streams in changed}
-        fleet = Exposition()
-        add_incidents(fleet, incidents)
-        add_fleet(fleet, totals)
+        if self._fleet[0] != (incidents, totals):
+            fleet = Exposition()
+            add_incidents(fleet, incidents)
+            add_fleet(fleet, totals)
+            self._fleet = (incidents, totals), fleet.samples
         runs = sorted(self._runs.values(), key=lambda run: run.place)
-        yield from text([*(run.samples for run in runs), fleet.samples], is_open)
+        yield from text([*(run.samples for run in runs), self._fleet[1]], is_open)
 
     def _is_known(self, run: str, key: _Key) -> bool:
         return run in self._runs and self._runs[run].key == key

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -225,3 +227,36 @@ def test_a_run_is_found_by_the_begin_of_its_id_and_by_its_open_incidents(client:
 
 def test_a_tag_without_a_value_is_refused(client: httpx.Client) -> None:
     assert 422 == client.get(API, params={"tag": "speech"}).status_code
+
+
+def test_a_collector_shows_what_another_one_has_received(tmp_path: Path) -> None:
+    with serving(tmp_path) as client, serving(tmp_path) as other:
+        stream = Stream(client, begin=time.time_ns() - 60 * STEP)
+        train(stream, 0, 9)
+        stream.send()
+        before = _of_both(client, other, stream.run)
+        assert before == _of_both(client, other, stream.run)
+        stream.send()  # a heartbeat changes nothing
+        assert before == _of_both(client, other, stream.run)
+        stream.send(completed_step=12, completed_time=stream.time(12))
+        assert _of_both(client, other, stream.run)["last_step"] == 12
+        break_down(stream, 13, 16)
+        stream.send()
+        wait_until(lambda: _of_both(client, other, stream.run)["open_incidents"] > 0)
+        second = Stream(client, run=stream.run, rank=1, world_size=2, begin=stream.begin)
+        train(second, 0, 30)
+        second.send()
+        assert _of_both(client, other, stream.run)["last_step"] == 30
+        for ending in (stream, second):
+            ending.bye(31)
+            ending.send()
+        wait_until(lambda: _of_both(client, other, stream.run)["state"] == "ended")
+
+
+def _of_both(client: httpx.Client, other: httpx.Client, run: str) -> dict[str, Any]:
+    """The run in the list and alone, at two collectors, which agree unless the judge was at it meanwhile."""
+    while True:
+        listed = [reader.get(API).json()["items"][0] for reader in (client, other)]
+        alone = [reader.get(f"{API}/{run}").json() for reader in (client, other)]
+        if listed == alone == listed[::-1]:
+            return dict(listed[0])

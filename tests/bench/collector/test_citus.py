@@ -53,4 +53,9 @@ def test_the_table_has_the_median_and_the_extremes_of_the_repeats() -> None:
     heading, row = citus.table(rates)
     assert len(heading) == len(row)
     assert ("10", "SQLite", "2.00 (1.00 to 3.00)", "0.50 (0.25 to 1.00)", "4.00 (4.00 to 5.00)") == row
-    assert "| 10 | SQLite |" in citus.markdown([heading, row], TINY, "a machine")
+    assert "| 10 | SQLite |" in citus.markdown([heading, row], "", TINY, "a machine")
+
+
+def test_the_factor_is_that_of_the_shown_medians() -> None:
+    rates = {(10, citus.POSTGRESQL): Rates([], [3.0], []), (10, citus.CITUS): Rates([], [2.0], [])}
+    assert "1.5 (10 steps)" == citus.factors(rates)

@@ -21,7 +21,7 @@ BAD = ("poisoned", "damaged", "doubtful")
 OPENINGS: Mapping[When, str] = {
     "stop": "Stop the run",
     "soon": "The run can go on, but mend it soon",
-    "later": "The run can go on",
+    "later": "No reason to stop the run",
 }
 
 UNKNOWN = Urgency("soon", "its training is not as it should be")

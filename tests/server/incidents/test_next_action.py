@@ -80,7 +80,7 @@ def test_a_run_that_skips_every_step_is_stopped_though_the_fault_alone_could_wai
 
 def test_a_fault_that_only_costs_time_can_wait() -> None:
     waits = replace(SITUATION, verdict="fp32-fallback", weights="safe", skipped_in_a_row=50)
-    assert next_action(waits) == "The run can go on: this costs time, not accuracy."
+    assert next_action(waits) == "No reason to stop the run: this costs time, not accuracy."
     assert next_action(replace(waits, is_running=False)) == "No hurry: this costs time, not accuracy."
 
 
@@ -114,7 +114,8 @@ def test_a_run_that_has_ended_is_not_stopped() -> None:
     for verdict in URGENCY:
         text = next_action(replace(SITUATION, verdict=verdict, weights="safe", is_running=False))
         assert "Stop the run" not in text
-        assert "The run can go on" not in text
+        assert "reason to stop" not in text
+        assert "can go on" not in text
     assert next_action(replace(SITUATION, verdict="run-lost", weights="safe", is_running=False)).startswith(
         "Start it again"
     )

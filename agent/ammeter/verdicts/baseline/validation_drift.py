@@ -100,7 +100,9 @@ def _fix(pair: RunComparison) -> str:
         )
     else:
         look = "Compare the settings, the data and the code of both runs: their precision is the same."
-    return f'{look} If the difference is acceptable, raise the limit with the tag validation_delta, such as "0.05".'
+    return (
+        f'{look} If the difference is acceptable, raise the limit with the run\'s tag validation_delta: "0.05" is 5 %.'
+    )
 
 
 def _cause(pair: RunComparison, series: Sequence[Validation], every: Sequence[Validation], limit: float) -> str:

@@ -98,9 +98,6 @@ EXPECTED |= {
     for fault in sorted(tree.faults_of_the_trainer() - set(EXPECTED) - ELSEWHERE)
 }
 
-LOCATED = {("nonfinite-gradient", "fp16"): {"module": f"{MIDDLE}.mlp"}}
-"""Places that the graph shows, of a step that a scaler skipped; without it, the frontier of the gradients is named."""
-
 UNSCALED = ("nonfinite-loss", "masked-labels", "nonfinite-gradient")
 CASES = [(fault, WITHOUT_FP16.get(fault, "fp16")) for fault in EXPECTED]
 CASES += [(fault, precision) for fault in UNSCALED for precision in ("bf16", "fp32")]
@@ -123,7 +120,7 @@ def test_the_fault_is_the_one_finding(
     code, report = reported(journals, capsys)
     (finding,) = report["findings"]
     assert fault == finding["verdict"]
-    expected = EXPECTED[fault] | LOCATED.get((fault, precision), {})
+    expected = EXPECTED[fault]
     assert expected == {name: finding[name] for name in expected}
     gravity = {finding["severity"], *(consequence["severity"] for consequence in finding["consequences"])}
     assert (3 if "page" in gravity else 0) == code

@@ -29,7 +29,7 @@ def shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _no_tmpfs: No
     folder = tmp_path / "shm"
     folder.mkdir()
     monkeypatch.setattr(delivery, "TMPFS_FOLDER", folder)
-    monkeypatch.setattr(delivery, "start_process", lambda *_: None)
+    monkeypatch.setattr(delivery, "begin_process", lambda *_: lambda: None)
 
 
 @pytest.fixture

@@ -9,9 +9,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ammeter import probes
-from ammeter.probes.call_order.probe import Usage
-from ammeter.probes.user import User
 from ammeter.recording.schedule.attention import FIRST_STRETCH_STEPS, MAX_INTERVAL_STEPS, STRETCH_STEPS
 from tests.agent.training import Seen, watching
 
@@ -79,10 +76,7 @@ def faulty(model: Any, optimizer: Any, scales: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_function_mode_of_a_program_full_of_mistakes_sees_nothing_of_this_probe(
-    dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probes, "ALL", (User, Usage))
+def test_a_function_mode_of_a_program_full_of_mistakes_sees_nothing_of_the_probes(dtype: Any, tmp_path: Path) -> None:
     heard, weights = [], []
     for watched in (False, True):
         torch.manual_seed(0)

@@ -156,7 +156,8 @@ def _session(
 
     notes = observer.take()
     notes.is_continued = _has_earlier_attempt(writer.folder.parent)
-    notes.strays = WeakIdSet(unseen(lambda: list(_strays(watched)), ()))
+    with suppress(Exception):  # a finding less; the program's objects may be of any kind
+        notes.strays = WeakIdSet(unseen(lambda: list(_strays(watched)), ()))
     if is_unobserved(watched):
         _add_loaded_checkpoint(notes, watched)
     replay = bool(options.get("replay"))

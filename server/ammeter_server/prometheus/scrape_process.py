@@ -39,6 +39,9 @@ NICE = 5
 PIPE_BYTES = 2**20
 """Capacity of the pipe of responses. With the usual 64 KiB, five megabytes take 80 changes between the processes."""
 
+SCRAPES_PER_FULL_COLLECTION = 100
+"""Scrapes after which objects that earlier collections left out are searched for cycles as well."""
+
 MAX_FRAME_BYTES = 256 * 2**10
 """Maximum bytes of one frame."""
 
@@ -176,11 +179,13 @@ def main() -> None:
     scrape = Scrape(connect(setup["database_url"]), setup["prices"])
     gc.disable()
     _collect_garbage()
-    for line in requests:
+    for number, line in enumerate(requests, start=1):
         try:
             _answer(scrape, is_open=json.loads(line)["open"])
         except BrokenPipeError:  # the collector has ended
             return
+        if number % SCRAPES_PER_FULL_COLLECTION == 0:
+            gc.unfreeze()
         _collect_garbage()  # no request is waiting now
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,25 @@ UNREADABLE: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_a_buffer_that_has_no_norm(make: Callable[[], torch.Tensor], tmp_path: Path) -> None:
     assert [] == faults(tmp_path, Net(buffer=make()))
+
+
+class Guarded(defaultdict[Any, Any]):
+    """The state of an optimizer that nobody may look through."""
+
+    def items(self) -> Any:
+        raise RuntimeError("not for you")
+
+
+def test_an_optimizer_whose_state_cannot_be_looked_through(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer.state = Guarded()
+    run = ammeter.watch(model, optimizer, dir=tmp_path)
+    assert run.path is not None
+    model(torch.randn(2, 4)).square().mean().backward()
+    optimizer.step()
+    run.close()
+    assert [0] == list(ammeter.load(run.path).steps()["step"])
 
 
 def test_a_function_of_the_program_with_the_name_of_torchs_product(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_where_the_process_has_died_the_next_scrape_has_another(tmp_path: Path) 
         stream = Stream(client)
         train(stream, 0, 3)
         stream.send()
+        wait_until(lambda: "ammeter_agent_overhead_ratio{" in client.get("/metrics").text)  # the run is judged
         first, before = client.get("/metrics"), children(os.getpid())
         os.kill(before[-1], signal.SIGKILL)
         assert first.text == client.get("/metrics").text

@@ -24,12 +24,17 @@ def is_located(state: State) -> bool:
 
 
 def module_before(state: State) -> str:
-    """The module with weights whose output reaches the located operator, if it is inside the located module.
+    """Returns the module with weights that comes before the located operator, inside the located module, or ''.
 
-    The gradients of its weights are the last non-finite ones, and the operator comes after it.
+    The gradients of its weights and of all weights before it are non-finite, and those after it are finite.
     """
     name = state.frontier.module
-    return name if name and name.startswith(f"{state.origin.module}.") else ""
+    return name if _is_in_order(state) and name and name.startswith(f"{state.origin.module}.") else ""
+
+
+def _is_in_order(state: State) -> bool:
+    """Whether the gradients agree with a model that runs its modules in the order in which it lists them."""
+    return state.frontier.handed_on and not state.frontier.before
 
 
 def title(state: State) -> str:
@@ -130,7 +135,7 @@ def _place(state: State) -> str:
             f" Between the finite and the non-finite gradients, the graph of the next loss has {which} of the program:"
             f" {names}."
         )
-    if state.frontier.handed_on and not state.frontier.before:  # else the modules run in another order
+    if _is_in_order(state):
         return f" That points to the backward pass of {state.frontier.module}."
     return ""
 

@@ -40,6 +40,16 @@ def test_a_backward_pass_that_ran_again_proves_it_at_any_scale(trial: str) -> No
     assert finding.fix.endswith("reproducers/step-41.py in the run's folder shows it without the training.")
 
 
+def test_the_module_before_the_operator_is_named_if_the_gradients_have_the_order_of_the_model() -> None:
+    for first, title, module in (
+        (0, "The backward pass of Sqrt in blocks.1, after fc, makes NaN or Inf", "blocks.1.fc"),
+        (2, "The backward pass of Sqrt in blocks.1 makes NaN or Inf", "blocks.1"),
+    ):
+        stream = calm().bad(first=first, last=3).bad(first=first, last=3)
+        finding = found(stream.event("origin.found", since=1, **SQRT))
+        assert (title, module) == (finding.title, finding.module)
+
+
 @pytest.mark.parametrize("trial", ["range", "unsteady", ""])
 def test_a_backward_pass_that_overflows_proves_nothing(trial: str) -> None:
     assert "nonfinite-gradient" not in skipped(trial=trial)

@@ -18,8 +18,10 @@ pytestmark = pytest.mark.long
 
 HEALTHY = """
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+batch_at = time.monotonic()
 for step in range(100_000):
-    time.sleep(0.02)  # an input pipeline, beside which casts take no time
+    batch_at += 0.06  # an input pipeline, which both runs wait for
+    time.sleep(max(0.0, batch_at - time.monotonic()))
     with torch.autocast("cpu", torch.float16):
         output = model(inputs)
     update((output.float() - targets).square().mean(), scaler)

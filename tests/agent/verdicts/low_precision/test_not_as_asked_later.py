@@ -46,7 +46,7 @@ def half_and_then(folder: Path, *, entered: bool, frozen: bool = False) -> Any:
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
-    with watching(folder, model, optimizer) as seen:
+    with watching(folder, model, optimizer, budget=1.0) as seen:
         for step in range(130):
             x, y = torch.randn(8, 12), torch.randint(3, (8,))
             optimizer.zero_grad()

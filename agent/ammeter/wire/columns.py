@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from ammeter.wire import zstd
 from ammeter.wire.frames import ABSENT_BITS, LOSS, Block, Bye, Event, Hello, Lost, Schema, Steps
 from ammeter.wire.shuffle import shuffle, unshuffle, unshuffle_floats
 
@@ -89,6 +90,11 @@ class View:
         Of several losses, the first that was measured, or one that is not finite.
         """
         return self._loss
+
+    @cached_property
+    def has_finite_losses(self) -> bool:
+        """Whether loss() is finite in every row, so that no verdict on losses has to look for the others."""
+        return bool(np.isfinite(self._loss).all())
 
     @cached_property
     def is_measured(self) -> Mask:
@@ -201,14 +207,14 @@ def view(
     return View(schema, steps, times, np.ascontiguousarray(values.T), frames, tick)
 
 
-def pack(rows: View, level: int = 3) -> Block:
+def pack(rows: View, level: int = zstd.LEVEL) -> Block:
     """Packs a view's rows as one compressed block; bit-exact, NaN payloads and -0 included."""
     parts = (
         shuffle(np.diff(rows.steps, prepend=np.int64(0))),
         shuffle(np.diff(rows.times, prepend=np.int64(0))),
         shuffle(np.ascontiguousarray(rows.values, "<f4")),
     )
-    data = zstandard.ZstdCompressor(level=level, write_content_size=True).compress(b"".join(parts))
+    data = zstd.compress(b"".join(parts), level)
     return Block(
         schema=rows.schema.id,
         rows=len(rows),
@@ -268,7 +274,7 @@ def _decompress(data: bytes, expected: int) -> bytes:
         size = zstandard.frame_content_size(data)
         if size != expected:
             raise BadBlock(f"block unpacks to {size} bytes; its rows and columns need {expected}")
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=expected)
+        raw = zstd.decompress(data, expected)
     except zstandard.ZstdError as error:
         raise BadBlock(f"block cannot be decompressed: {error}") from error
     if len(raw) != expected:

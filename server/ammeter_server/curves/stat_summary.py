@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from ammeter.wire import zstd
 from ammeter.wire.columns import Floats, Ints, View, measured
-from ammeter_server.db.compression import ZSTD_LEVEL, decompress
+from ammeter_server.db.column_codec import ZSTD_LEVEL
 from ammeter_server.db.step_tables import SUMMARY_PART
 
 MIN_TENSORS = 8
@@ -98,8 +98,7 @@ def summarize_stat(values: Floats) -> Summary | None:
 
 def pack_summary(summary: Summary) -> bytes:
     plain = b"".join(np.asarray(array, kind).tobytes() for array, (_, kind) in zip(summary, _FIELDS, strict=True))
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
-    return bytes([summary.odd.shape[1]]) + compressor.compress(plain)
+    return bytes([summary.odd.shape[1]]) + zstd.compress(plain, ZSTD_LEVEL, has_size=False)
 
 
 def buckets_of(packed: bytes) -> int:
@@ -110,7 +109,7 @@ def buckets_of(packed: bytes) -> int:
 def unpack_summary(packed: bytes, tensors: int) -> Summary:
     """Unpacks the summary of a stat of so many tensors."""
     buckets = packed[0]
-    plain, at, arrays = decompress(memoryview(packed)[1:], tensors * buckets * _BYTES), 0, []
+    plain, at, arrays = zstd.decompress(memoryview(packed)[1:], tensors * buckets * _BYTES), 0, []
     for _, kind in _FIELDS:
         array = np.frombuffer(plain, kind, tensors * buckets, at)
         at += array.nbytes

@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from ammeter.wire import zstd
 from ammeter.wire.columns import ABSENT, Floats, Ints, measured
-from ammeter_server.db.compression import ZSTD_LEVEL, decompress
+
+ZSTD_LEVEL = 1
+"""Level of zstd. Planes are noise or nearly constant: level 3 is a little slower and its output a little larger."""
 
 COLUMNS_PER_PART = 8
 """Columns in one database row. With one column of 2,000 steps per row, a third of each 4 KB page would stay empty."""
@@ -89,12 +91,11 @@ def pack(values: Floats) -> Iterator[tuple[int, Packed]]:
 
     A part without measured values has no row.
     """
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
     values = np.ascontiguousarray(values, "<f4")
     mask = measured(values)
     for begin in range(0, len(values), COLUMNS_PER_PART):
         packed = [
-            _column(which, values[begin + which], mask[begin + which], compressor)
+            _column(which, values[begin + which], mask[begin + which])
             for which in range(min(COLUMNS_PER_PART, len(values) - begin))
             if mask[begin + which].any()
         ]
@@ -129,7 +130,7 @@ def unpack(data: bytes, rows: int) -> Floats:
         return _joined(memoryview(data)[1:], rows)
     values = np.full(rows, ABSENT, np.float32)
     size = int.from_bytes(data[1:3], "little")
-    bits = decompress(data[3 : 3 + size], (rows + 7) // 8)
+    bits = zstd.decompress(data[3 : 3 + size], (rows + 7) // 8)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).view(np.bool_)
     values[mask] = _joined(memoryview(data)[3 + size :], int(mask.sum()))
     return values
@@ -184,9 +185,7 @@ def candidates(level: Coarse) -> tuple[Ints, npt.NDArray[np.int64], Floats]:
     return buckets, np.concatenate(places).astype(np.int64), np.concatenate(values)
 
 
-def _column(
-    which: int, column: Floats, mask: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor
-) -> tuple[bytes, bytes, bytes, bytes]:
+def _column(which: int, column: Floats, mask: npt.NDArray[np.bool_]) -> tuple[bytes, bytes, bytes, bytes]:
     """Returns (entry, coarse level, values for the head, values for data) of a column.
 
     One of the last two is empty: the values of a short column go to the head.
@@ -195,7 +194,7 @@ def _column(
     places = np.flatnonzero(mask)
     values = column if complete else column[places]
     finite = values[np.isfinite(values)]
-    data = (b"\x00" if complete else _mask(mask, compressor)) + b"".join(_planes(values, compressor))
+    data = (b"\x00" if complete else _mask(mask)) + b"".join(_planes(values))
     many = len(values) > BUCKET_VALUES
     coarse = summarize(values, places).tobytes() if many else b""
     low, high = (finite.min(), finite.max()) if len(finite) else (np.inf, -np.inf)
@@ -204,18 +203,18 @@ def _column(
     return entry, coarse, b"" if many else data, data if many else b""
 
 
-def _mask(mask: npt.NDArray[np.bool_], compressor: zstandard.ZstdCompressor) -> bytes:
-    bits = compressor.compress(np.packbits(mask).tobytes())
+def _mask(mask: npt.NDArray[np.bool_]) -> bytes:
+    bits = zstd.compress(np.packbits(mask).tobytes(), ZSTD_LEVEL, has_size=False)
     return bytes([_MASKED_ROWS]) + len(bits).to_bytes(2, "little") + bits
 
 
-def _planes(values: Floats, compressor: zstandard.ZstdCompressor) -> Iterator[bytes]:
+def _planes(values: Floats) -> Iterator[bytes]:
     for plane in np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T):
         if (plane == plane[0]).all():
             yield bytes([_CONSTANT, int(plane[0])])
             continue
         plain = plane.tobytes()
-        packed = compressor.compress(plain)
+        packed = zstd.compress(plain, ZSTD_LEVEL, has_size=False)
         if len(packed) < MAX_COMPRESSED_SHARE * len(plain):
             yield bytes([_PACKED]) + len(packed).to_bytes(2, "little") + packed
         else:
@@ -233,7 +232,7 @@ def _joined(planes: memoryview, count: int) -> Floats:
             at += 2
         elif kind == _PACKED:
             begin, size = at + 3, int.from_bytes(planes[at + 1 : at + 3], "little")
-            bytes_of[:, plane] = np.frombuffer(decompress(planes[begin : begin + size], count), np.uint8)
+            bytes_of[:, plane] = np.frombuffer(zstd.decompress(planes[begin : begin + size], count), np.uint8)
             at = begin + size
         else:
             bytes_of[:, plane] = np.frombuffer(planes[at + 1 : at + 1 + count], np.uint8)

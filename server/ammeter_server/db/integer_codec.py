@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from ammeter.wire import zstd
 from ammeter.wire.columns import Ints
-from ammeter_server.db.compression import ZSTD_LEVEL, decompress
+from ammeter_server.db.column_codec import ZSTD_LEVEL
 
 _PACKED, _PLAIN = 1, 2
 _DIFFERENCES = {size: np.dtype(f"<i{size}") for size in (1, 2, 4, 8)}
@@ -32,7 +32,7 @@ def pack_integers(numbers: Ints) -> bytes:
         return _HEADER.pack(base, slope, 0, _PLAIN)
     size = next(size for size in (1, 2, 4, 8) if _fits(differences, size))
     plain = differences.astype(f"<i{size}").tobytes()
-    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(plain)
+    packed = zstd.compress(plain, ZSTD_LEVEL)
     if len(packed) < len(plain) // 2:  # plain differences can be read singly, without the others
         return _HEADER.pack(base, slope, size, _PACKED) + packed
     return _HEADER.pack(base, slope, size, _PLAIN) + plain
@@ -70,7 +70,7 @@ def unpack_across(parts: Sequence[bytes], rows: Sequence[int], numbers: Ints, pl
 
 def _differences(data: bytes, rows: int, size: int, kind: int) -> npt.NDArray[np.signedinteger[Any]]:
     if kind == _PACKED:
-        return np.frombuffer(decompress(memoryview(data)[_HEADER.size :], rows * size), _DIFFERENCES[size])
+        return np.frombuffer(zstd.decompress(memoryview(data)[_HEADER.size :], rows * size), _DIFFERENCES[size])
     return np.frombuffer(data, _DIFFERENCES[size], offset=_HEADER.size)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -61,11 +63,32 @@ def test_shares_are_those_of_the_same_gradients_when_they_are_cast(
     assert [] == too_far
 
 
+Gradients = list[dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, int, float], Gradients]:
+    """The gradients of runs in float16, each of which is compared with several recorded ones."""
+
+    @lru_cache(maxsize=16)  # two seeds at each scale, for one model after the other
+    def gradients(kind: str, width: int, seed: int, scale: float) -> Gradients:
+        folder = tmp_path_factory.mktemp("real")
+        return train(folder, kind, width, seed, "float16", scale, steps=LAST_COMPARED_STEP + 1).gradients
+
+    return gradients
+
+
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize(("precision", "scale"), [("float32", 1.0), ("float16", 2.0**6), ("float16", 2.0**14)], ids=str)
 @pytest.mark.parametrize(("kind", "width"), MODELS, ids=str)
 def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
-    tmp_path: Path, kind: str, width: int, precision: str, scale: float, seed: int
+    tmp_path: Path,
+    real: Callable[[str, int, int, float], Gradients],
+    kind: str,
+    width: int,
+    precision: str,
+    scale: float,
+    seed: int,
 ) -> None:
     """Two runs differ by rounding: some elements of a small tensor may be on the other side of a limit.
 
@@ -73,13 +96,13 @@ def test_shares_are_those_of_a_run_really_made_in_float16_at_that_scale(
 
     After more steps, their weights differ, because they were trained with what each has left of its gradients.
     """
-    run = train(tmp_path / "recorded", kind, width, seed, precision, scale)
+    run = train(tmp_path, kind, width, seed, precision, scale)
     too_far = []
     for other in (2.0**-6, 2.0**-2, 2.0**2, 2.0**6, 2.0**11, 2.0**16):
-        real = train(tmp_path / str(other), kind, width, seed, "float16", other).gradients
+        half = real(kind, width, seed, other)
         for step, name, histogram in [reading for reading in run.readings if reading[0] <= LAST_COMPARED_STEP]:
             found = shares([histogram], FORMATS["float16"], other)
-            chosen = real[step][name][run.gradients[step][name] != 0].abs()
+            chosen = half[step][name][run.gradients[step][name] != 0].abs()
             if found:
                 small = chosen < 2.0**-14
                 expected = share(~torch.isfinite(chosen)), share(small & (chosen > 0)), share(chosen == 0)

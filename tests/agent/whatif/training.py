@@ -77,7 +77,14 @@ class Trained(NamedTuple):
 
 
 def train(
-    folder: Path, kind: str, width: int, seed: int, precision: str, scale: float = 1.0, of: str = "gradient"
+    folder: Path,
+    kind: str,
+    width: int,
+    seed: int,
+    precision: str,
+    scale: float = 1.0,
+    of: str = "gradient",
+    steps: int = STEPS,
 ) -> Trained:
     """Trains with one loss scale throughout. The budget allows readings on a busy machine as well."""
     torch.manual_seed(seed)
@@ -87,7 +94,7 @@ def train(
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6) if half else None
     run = ammeter.watch(model, optimizer, scaler, dir=folder, budget=1.0)
     gradients, weights = [], []
-    for _ in range(STEPS):
+    for _ in range(steps):
         inputs, labels = SUBJECTS[kind].batch(random)
         optimizer.zero_grad()
         with torch.autocast("cpu", getattr(torch, precision), enabled=precision != "float32"):

@@ -134,17 +134,25 @@ def _rows(state: State, rows: View, names: Sequence[str]) -> State:
     stops = sorted({int(at) for name in names for at in np.flatnonzero(measured(rows.scalar(name)))})
     begin = 0
     for at in stops:
-        state = _losses(state, rows.rows(begin, at + 1))
+        state = _losses(state, _section(rows, begin, at + 1))
         for name in names:
             value = rows.scalar(name)[at : at + 1]
             if measured(value)[0]:
                 state = _logged(state, name, int(rows.steps[at]), float(value[0]))
         begin = at + 1
-    return _losses(state, rows.rows(begin, len(rows)) if begin else rows)
+    return _losses(state, _section(rows, begin, len(rows))) if begin < len(rows) else state
+
+
+def _section(rows: View, begin: int, end: int) -> View:
+    """The rows from begin to end; all of them are the same View, because it caches the loss for all verdicts."""
+    return rows.rows(begin, end) if begin or end < len(rows) else rows
 
 
 def _losses(state: State, rows: View) -> State:
     """Counts the finite losses after a bad validation."""
+    counts = state.is_bad and not state.opened.active
+    if state.finite_since >= 0 and not counts and rows.has_finite_losses:
+        return state
     losses = rows.loss()
     is_finite = np.isfinite(losses)
     bad = np.flatnonzero(measured(losses) & ~is_finite)
@@ -152,7 +160,7 @@ def _losses(state: State, rows: View) -> State:
         good = np.flatnonzero(is_finite)
         good = good[good > bad[-1]] if bad.size else good
         state = replace(state, finite_since=int(rows.steps[good[0]]) if good.size else -1)
-    if not state.is_bad or state.opened.active:
+    if not counts:
         return state
     count, unusable = state.losses, set(bad.tolist())
     for at, (step, (loss, applied)) in enumerate(rows.records("loss", "applied")):

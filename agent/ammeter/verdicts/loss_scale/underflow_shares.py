@@ -45,6 +45,8 @@ class Shares(NamedTuple):
 
 def shares_of_ranks(rows: View, sampled: Ints, ranks: int) -> Shares:
     """Returns the shares of gradients that `ranks` ranks may have averaged."""
+    if not _near(rows, sampled):
+        return Shares(np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64))
     shares = Shares(*lost_shares(rows, sampled))
     if ranks == 1 or (shares.lost >= MIN_LOST_SHARE).any():
         return shares
@@ -58,8 +60,6 @@ def lost_shares(rows: View, sampled: Ints, ranks: int = 1) -> tuple[Doubles, Dou
     An all-zero tensor counts as lost only beside others that underflow, or if every tensor that was read is zero.
     `ranks` is the number of ranks that may have averaged the gradients.
     """
-    if not _near(rows, sampled):
-        return np.zeros(len(sampled)), np.zeros(len(sampled)), np.zeros(len(sampled), np.int64)
     numel = rows.numel[:, None].astype(np.float64)
     zeros = _counts(rows, "grad.zeros", sampled)
     subnormals = _counts(rows, "grad.subnormals", sampled)

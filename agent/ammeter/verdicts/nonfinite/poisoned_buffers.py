@@ -101,6 +101,8 @@ def _saved(state: State, event: Event) -> State:
 
 
 def _rows(state: State, rows: View) -> State:
+    if state.read < 0 and rows.has_finite_losses:
+        return state
     losses = rows.loss()
     bad = measured(losses) & ~np.isfinite(losses)
     if state.read < 0 or not _counts(state):

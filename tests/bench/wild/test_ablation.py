@@ -86,7 +86,7 @@ def test_an_unknown_hook_is_refused() -> None:
 
 
 def test_what_was_found_is_watched_again_without_each_hook(tmp_path: Path) -> None:
-    recipe = Recipe.parse("nonfinite-loss/mean/late/script/mlp/sgd/fp32/run/200ms/4")
+    recipe = Recipe.parse("nonfinite-loss/mean/late/script/mlp/sgd/fp32/run/5ms/4")
     whole, *parts = runner.run_all([Case(recipe, "fault")], tmp_path, 1, measure=Measure(ablate=True))
     assert whole.noticed
     assert "" == whole.without

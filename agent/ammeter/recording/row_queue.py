@@ -28,9 +28,10 @@ URGENT_EVENTS = frozenset(
 )
 """Events that are written when their step closes. Other rows wait for run.log and are written in batches."""
 
-BATCH_SECONDS = 0.02
+BATCH_SECONDS = 0.1
 BATCH_ROWS = 32
-"""Non-urgent rows are written at the start of a step when they span BATCH_SECONDS or reach BATCH_ROWS in number."""
+"""Non-urgent rows are written at the start of a step when they span BATCH_SECONDS or reach BATCH_ROWS in number. In a
+step of 27 ms, finishing and writing a row alone takes 0.3 ms: the step has evicted the code from the caches."""
 
 
 class RowQueue:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from ammeter.recording import row_queue
 from tests.agent.own_functions import Passing
 from tests.agent.probes.own_scaling.program import DIVIDE, Program, found, of_frames, recorded
 from tests.agent.training import events
@@ -204,7 +205,10 @@ def test_a_step_with_one_hidden_loss_records_no_part_of_the_sum(tmp_path: Path) 
     assert [] == pages(frames)
 
 
-def test_an_infinite_loss_whose_graph_hides_the_scale_is_recorded(tmp_path: Path) -> None:
+def test_an_infinite_loss_whose_graph_hides_the_scale_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_queue, "BATCH_SECONDS", 0.0)  # a row that is finished later leaves the loss out
     program = HiddenLater()
     usual = program.loss
     program.loss = lambda: usual() * (torch.inf if program.good == 20 else 1)  # type: ignore[method-assign]

@@ -24,14 +24,18 @@ DRAIN_SECONDS = 2.0
 """Maximum time that close() waits for device data; a hanging device must not block the end of the program."""
 
 URGENT_EVENTS = frozenset(
-    {"step.skipped", "gradient.nonfinite", "usage.clip_before_unscale", "weights.nonfinite", "moments.nonfinite"}
+    {
+        *("step.skipped", "gradient.nonfinite", "usage.clip_before_unscale", "weights.nonfinite", "moments.nonfinite"),
+        "checkpoint.saved",
+    }
 )
 """Events that are written when their step closes. Other rows wait for run.log and are written in batches."""
 
 BATCH_SECONDS = 0.1
 BATCH_ROWS = 32
 """Non-urgent rows are written at the start of a step when they span BATCH_SECONDS or reach BATCH_ROWS in number. In a
-step of 27 ms, finishing and writing a row alone takes 0.3 ms: the step has evicted the code from the caches."""
+step of 27 ms, finishing and writing a row alone takes 0.30 ms, because the step has evicted the code from the caches;
+of four rows, each takes 0.17 ms."""
 
 
 class RowQueue:

@@ -40,6 +40,8 @@ class Buffer:
         self._passed = (0.0, 0.0, 0)
         """Seconds, seconds spent in Ammeter, and number of the steps since the last decision."""
         self._decided_at = self._written_at = 0.0
+        self._awaits_row = False
+        """Whether the last step has other data, such as an event, which are written when the next step closes."""
         self._until_followed: float = MAX_STEPS
         """Steps from the last decision to the next followed step."""
         self._epoch_ns = self._full_row_due_ns = 0
@@ -51,7 +53,7 @@ class Buffer:
         """Starts with the steps of these optimizers, at this time of perf_counter."""
         self._optimizers = optimizers
         self._look_ahead()
-        self._decided_at = now
+        self._decided_at, self._awaits_row = now, False
         self._begin_rows(now)
 
     def last(self) -> FastStep | None:
@@ -66,12 +68,13 @@ class Buffer:
         self._completed_steps.close_fast(self._session.row.step - 1, step)
         is_special = step.row is not None or step.scale_after != step.scale or self._reaches_shared_step()
         is_full = len(self._steps) > MAX_STEPS or count + 1 >= self._until_followed
-        if now - self._written_at >= WRITE_SECONDS or is_full or is_special:
+        if now - self._written_at >= WRITE_SECONDS or is_full or is_special or self._awaits_row:
             self._begin_rows(now)
             self._write(but=1)
             self._decide(now)
         elif now - self._decided_at >= DECIDE_SECONDS:
             self._decide(now)
+        self._awaits_row = step.row is not None
 
     def _reaches_shared_step(self) -> bool:
         return self._session.row.step >= self._shared_steps.next

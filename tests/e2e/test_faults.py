@@ -125,7 +125,7 @@ def test_the_fault_is_the_one_finding(
     gravity = {finding["severity"], *(consequence["severity"] for consequence in finding["consequences"])}
     assert (3 if "page" in gravity else 0) == code
     if fault == "run-lost":
-        assert 30 <= finding["first_step"] <= 39  # the rows of the last 20 ms may be missing
+        assert 30 <= finding["first_step"] <= 39  # the last rows may be missing
     if fault in LINES:
         file, _, line = finding["caller"].rpartition(":")
         assert LINES[fault] in (ROOT / file).read_text().splitlines()[int(line) - 1]

@@ -1,6 +1,6 @@
 """The newest completed steps of a stream, in a file of shared memory that outlives the writer.
 
-A row waits up to half a second before it is written, because a write() per step would be expensive. The ring
+A row waits up to a tenth of a second before it is written, because a write() per step would be expensive. The ring
 stores the numbers of each step with one copy in memory when the step completes. The process that ends the stream of a
 killed writer appends the steps that the journal lacks. The shipper reads the newest step of a writer that hangs.
 

@@ -37,9 +37,8 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are written only when the run closes."""
     monkeypatch.setattr(row_queue, "BATCH_SECONDS", 1e9)
     monkeypatch.setattr(row_queue, "BATCH_ROWS", 10**6)
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 1e9)
-    monkeypatch.setattr(buffer, "WRITE_SECONDS", 1e9)
-    monkeypatch.setattr(buffer, "MAX_STEPS", 200)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 1e9)
+    monkeypatch.setattr(buffer, "FLUSH_STEPS", 200)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "scaled"])

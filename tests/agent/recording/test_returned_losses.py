@@ -126,8 +126,7 @@ def test_a_fast_step_has_the_same_loss(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Attention, "end_stretch", lambda self, *seconds: None)
     monkeypatch.setattr(Governor, "follows", lambda self, urgent: False)
     monkeypatch.setattr(Governor, "due", lambda self, step: False)
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 10.0)
-    monkeypatch.setattr(buffer, "WRITE_SECONDS", 10.0)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 10.0)
     fast: list[float] = []
     record = Callbacks._differentiates
 

@@ -158,7 +158,8 @@ def test_a_journal_that_raises_what_it_never_should_leaves_training_as_it_is(
     monkeypatch.setattr(journal.Journal, fails, broken)
     outcome = train(RECIPE, watched=True, dir=tmp_path)
     assert (bare.state, bare.losses) == (outcome.state, outcome.losses)
-    assert 1 <= len(caplog.records) <= 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(messages) == len(set(messages)) <= 4  # each part that writes says it once
     assert "a fault of ours" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Closed fast steps until they become rows, about twice per second."""
+"""Closed fast steps until they become rows, about ten times per second."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ if TYPE_CHECKING:
     from ammeter.recording.fast_path import FastPath
     from ammeter.recording.session import Session
 
-DECIDE_SECONDS = 0.1
-"""Interval between two decisions whether the fast path continues, which readings and followed steps end."""
-
-WRITE_SECONDS = 0.5
-MAX_STEPS = 96
-"""Fast steps become rows when they span WRITE_SECONDS, exceed MAX_STEPS, or the next followed step is due. A step of
-90 ms costs a third less than with 0.1 s: each write takes 0.4 ms, because the step has evicted its code from the
-caches."""
+FLUSH_SECONDS = 0.1
+FLUSH_STEPS = 96
+"""Fast steps become rows when they span FLUSH_SECONDS, exceed FLUSH_STEPS, or the next followed step is due; then the
+session decides whether the fast path continues."""
 
 FULL_ROW_NS = 10**9
 """Interval in ns between rows that all probes finish."""
@@ -34,16 +30,13 @@ class Buffer:
         self._completed_steps = session.completed_steps
         self._shared_steps = session.governor.shared_steps
         self._steps: list[FastStep] = []
-        self._packed = PackedSteps(MAX_STEPS + 1)
+        self._packed = PackedSteps(FLUSH_STEPS + 1)
         self._optimizers = frozenset[int]()
         self._count_fast_steps = session.probes.methods("count_fast_steps")
         self._passed = (0.0, 0.0, 0)
-        """Seconds, seconds spent in Ammeter, and number of the steps since the last decision."""
-        self._decided_at = self._written_at = 0.0
-        self._awaits_row = False
-        """Whether the last step has other data, such as an event, which are written when the next step closes."""
-        self._until_followed: float = MAX_STEPS
-        """Steps from the last decision to the next followed step."""
+        """Seconds, seconds spent in Ammeter, and number of the steps that became rows since the last decision."""
+        self._flushed_at = 0.0
+        self._most_steps = FLUSH_STEPS
         self._epoch_ns = self._full_row_due_ns = 0
 
     def clear(self) -> None:
@@ -52,29 +45,20 @@ class Buffer:
     def begin(self, optimizers: frozenset[int], now: float) -> None:
         """Starts with the steps of these optimizers, at this time of perf_counter."""
         self._optimizers = optimizers
-        self._look_ahead()
-        self._decided_at, self._awaits_row = now, False
-        self._begin_rows(now)
+        self._select_size()
+        self._begin_interval(now)
 
     def last(self) -> FastStep | None:
         return self._steps[-1] if self._steps else None
 
     def add(self, step: FastStep, now: float) -> None:
-        """Adds a step that closes now, in seconds of perf_counter; writes the buffer and decides if that is due."""
+        """Adds a step that closes now, in seconds of perf_counter; writes the buffer if it is due."""
         step.time = self._epoch_ns + int(now * 1e9)
         self._steps.append(step)
-        seconds, overhead, count = self._passed
-        self._passed = seconds + step.seconds, overhead + step.overhead, count + 1
         self._completed_steps.close_fast(self._session.row.step - 1, step)
         is_special = step.row is not None or step.scale_after != step.scale or self._reaches_shared_step()
-        is_full = len(self._steps) > MAX_STEPS or count + 1 >= self._until_followed
-        if now - self._written_at >= WRITE_SECONDS or is_full or is_special or self._awaits_row:
-            self._begin_rows(now)
-            self._write(but=1)
-            self._decide(now)
-        elif now - self._decided_at >= DECIDE_SECONDS:
-            self._decide(now)
-        self._awaits_row = step.row is not None
+        if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > self._most_steps or is_special:
+            self._flush(now)
 
     def _reaches_shared_step(self) -> bool:
         return self._session.row.step >= self._shared_steps.next
@@ -87,31 +71,32 @@ class Buffer:
         self._steps.clear()
         self._account()
 
-    def _decide(self, now: float) -> None:
-        """Decides whether the fast path continues; where it ends, drain() writes the steps."""
-        self._decided_at = now
+    def _flush(self, now: float) -> None:
+        """Writes all steps but the last, which waits for run.log."""
+        self._begin_interval(now)
+        self._write(but=1)
         self._account()
         self._session.governor.attention.steps -= 1  # select_callbacks() counts the closed step
         self._session.select_callbacks(is_urgent=False)
-        self._look_ahead()
+        self._select_size()
 
-    def _look_ahead(self) -> None:
+    def _select_size(self) -> None:
         attention = self._session.governor.attention
-        self._until_followed = attention.length - attention.steps
+        self._most_steps = min(FLUSH_STEPS, attention.length - attention.steps)
 
-    def _begin_rows(self, now: float) -> None:
-        self._written_at = now
+    def _begin_interval(self, now: float) -> None:
+        self._flushed_at = now
         self._epoch_ns = time_ns() - int(perf_counter() * 1e9)  # read together: now may be older
 
     def _account(self) -> None:
-        """Adds the steps since the last decision to the budget."""
+        """Adds the steps that became rows to the budget."""
         (seconds, overhead, steps), self._passed = self._passed, (0.0, 0.0, 0)
         if steps:
             self._session.governor.earn(seconds, overhead, steps)
             self._session.governor.attention.steps += steps
 
     def _write(self, but: int = 0) -> None:
-        """Moves the steps to rows, except the last `but`, which waits for run.log."""
+        """Moves the steps to rows, except the last `but`."""
         steps, first = self._steps, self._session.row.step - len(self._steps)
         count = len(steps) - but
         for index in range(count):
@@ -126,6 +111,8 @@ class Buffer:
         without special data are packed.
         """
         session, packed = self._session, self._packed
+        seconds, overhead, count = self._passed
+        self._passed = seconds + step.seconds, overhead + step.overhead, count + 1
         if step.row is None and step.scale_after == step.scale and step.time < self._full_row_due_ns:
             if not packed.count:
                 packed.first = number

@@ -23,7 +23,7 @@ from tests.agent.training import events, stream
 
 def test_a_directive_ends_the_fast_path(program: Program, entered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast path itself polls for directives."""
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 0.0)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(directives, "CHECK_SECONDS", 0.0)
     for step in range(40):
         if step == BAD:
@@ -41,7 +41,7 @@ def test_a_directive_ends_the_fast_path(program: Program, entered: list[int], mo
 def test_each_reading_that_is_asked_for_has_its_steps_off_the_fast_path(
     arm: str, program: Program, entered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 0.0)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(directives, "CHECK_SECONDS", 0.0)
     for step in range(90):
         if step == BAD:
@@ -132,14 +132,13 @@ def test_a_function_mode_of_the_program_observes_nothing_of_ammeter(tmp_path: Pa
     ("owner", "place"),
     [
         *((Callbacks, place) for place in ("_close", "_backward", "_stepping")),
-        *((Buffer, place) for place in ("_move", "_decide")),
+        *((Buffer, place) for place in ("_move", "_flush")),
     ],
 )
 def test_a_fault_on_the_fast_path_activates_all_callbacks_and_training_goes_on(
     owner: type, place: str, tmp_path: Path, entered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 0.0)
-    monkeypatch.setattr(buffer, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
     original, calls = getattr(owner, place), [0]
 
     def fails(self: Any, *args: Any) -> Any:

@@ -34,17 +34,11 @@ SAME = (
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
-@pytest.mark.parametrize(("decide", "write"), [(0.0, 0.0), (0.003, 0.003), (0.0, 10.0), (10.0, 10.0)])
+@pytest.mark.parametrize("flush", [0.0, 0.003, 10.0])
 def test_a_fast_step_has_the_row_of_a_full_step(
-    recipe: Recipe,
-    decide: float,
-    write: float,
-    tmp_path: Path,
-    entered: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    recipe: Recipe, flush: float, tmp_path: Path, entered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", decide)
-    monkeypatch.setattr(buffer, "WRITE_SECONDS", write)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", flush)
     fast = train(recipe, watched=True, dir=tmp_path / "fast")
     assert 0 < entered[0] <= 2 * FULL_STEPS
     with monkeypatch.context() as patch:
@@ -197,8 +191,7 @@ def test_a_stretch_of_followed_steps_begins_on_time_while_fast_steps_are_buffere
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Attention, "_interval", lambda self, seconds: 30)
-    monkeypatch.setattr(buffer, "DECIDE_SECONDS", 3600.0)
-    monkeypatch.setattr(buffer, "WRITE_SECONDS", 3600.0)
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 3600.0)
     for _ in range(80):
         program.step()
     followed = np.flatnonzero(program.read()[0].scalar("calls_followed"))

@@ -59,9 +59,11 @@ parts:
 	@sh tests/parts.sh
 
 # One worker more than cores: some tests wait for the intervals of Alertmanager or Prometheus. Bytecode is kept whatever
-# the environment says: hundreds of programs import Ammeter, and each would compile it.
+# the environment says: hundreds of programs import Ammeter, and each would compile it. What was installed is written to
+# the disk before: otherwise the first tests wait for it in fsync().
 test: export PYTHONDONTWRITEBYTECODE =
 test: install parts
+	@sync
 	@$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # docker-compose.yml with real containers: builds the images, brings the services up, and looks at them.

@@ -38,9 +38,9 @@ def shipper_log(training: Training) -> str:
 
 
 def found_lost(collector: Collector, training: Training, died: float) -> None:
-    """run-lost opened within 5 seconds after the death, and names the last step."""
+    """run-lost opened soon after the death, not when the stream was silent for long, and names the last step."""
     incident = wait_for(lambda: incident_of(collector, training, "run-lost"), "run-lost is open", collector.log)
-    assert datetime.fromisoformat(incident["opened"]).timestamp() - died < 5 * slowness()
+    assert datetime.fromisoformat(incident["opened"]).timestamp() - died < 12 * slowness()
     (rows,) = training.written().values()
     last = rows[-1][0] if rows else -1
     assert last == incident["last_step"]

@@ -113,7 +113,8 @@ class Prometheus:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         words = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with (folder / "log").open("wb") as log:
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
             command = [need("prometheus"), *words, f"--web.listen-address=127.0.0.1:{port}"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -124,6 +125,9 @@ class Prometheus:
     def course(self, query: str, begin: float, end: float, step: float) -> list[Any]:
         """Returns the results of a query at every step from begin to end."""
         return self._asked("query_range", query=query, start=begin, end=end, step=step)
+
+    def log(self) -> str:
+        return self._log.read_text()
 
     def stop(self) -> None:
         self._process.terminate()
@@ -167,6 +171,9 @@ class Training:
         assert run, f"ended with {self.process.wait(20)} before it began: {self._log.read_text()}"
         return run
 
+    def log(self) -> str:
+        return self._log.read_text()
+
     def stop(self) -> None:
         self.process.terminate()
         assert self.process.stdout is not None
@@ -193,7 +200,13 @@ class Fleet:
     def until_scraped(self, project: str) -> None:
         """Waits until Prometheus has numbers of the project."""
         query = f'ammeter_fleet_runs_total{{project="{project}"}}'
-        wait_for(lambda: self.prometheus.ask(query), "the project is scraped", self.collector.log, seconds=60)
+        wait_for(lambda: self.prometheus.ask(query), "the project is scraped", self._explain, seconds=180)
+
+    def _explain(self) -> str:
+        """What the processes wrote, and which runs the collector knows."""
+        runs = [(run["name"], run["state"], run["last_step"]) for run in self.collector.ask("/api/v1/runs")["items"]]
+        logs = [self.collector.log(), self.prometheus.log(), *(training.log() for training in self.trainings)]
+        return "\n".join([str(runs), *logs])
 
     def stop(self) -> None:
         """Ends the trainings, and waits until their shippers have delivered everything."""

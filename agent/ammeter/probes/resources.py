@@ -100,8 +100,8 @@ class Resources:
         self._schedule_read = row.time
         for name, bucket in (("norms_every", governor.norms), ("full_every", governor.full)):
             steps = reading_interval(bucket, self._mean)
-            if steps is not None and bucket is governor.norms and governor.norm_schedule.guarantees:
-                steps = min(steps, 2.0)
+            if steps is not None and bucket is governor.norms and governor.norm_schedule.interval:
+                steps = min(steps, float(governor.norm_schedule.interval))
             known = self._schedules.get(name)
             if steps is not None and (known is None or abs(steps - known) > MIN_RELATIVE_CHANGE * known):
                 self._schedules[name] = row.scalars[name] = steps

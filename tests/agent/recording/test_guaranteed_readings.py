@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ammeter.recording.fast_path import FastPath
+from ammeter.recording.fast_path import FastPath, buffer
 from ammeter.recording.schedule.bucket import Bucket
+from ammeter.recording.schedule.budget import Governor
 from ammeter.wire.columns import measured
 from tests.agent.training import Recipe, Seen, events, stream, train
 
@@ -29,12 +30,26 @@ def _wait(step: int, loss: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.usefixtures("_spent")
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_norms_are_read_in_every_second_long_step(precision: str, tmp_path: Path) -> None:
-    outcome = train(Recipe(precision, spoil=_wait, steps=40), watched=True, dir=tmp_path)
+def test_norms_are_read_in_every_second_long_step_if_the_budget_allows_it(precision: str, tmp_path: Path) -> None:
+    outcome = train(Recipe(precision, spoil=_wait, steps=40), watched=True, dir=tmp_path, budget=1.0)
     rows, _ = stream(outcome.run, tmp_path)
     read = rows.steps[measured(rows.scalar("grad_norm"))].tolist()
     assert len(read) >= 15
     assert all(later - earlier <= 2 for earlier, later in pairwise(read))
+
+
+@pytest.mark.usefixtures("_spent")
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_the_fast_path_ends_where_the_next_guaranteed_reading_is_due(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 60.0)
+    monkeypatch.setattr(Bucket, "_settle", lambda self: setattr(self, "fits", False))
+    monkeypatch.setattr(Governor, "_guarantee", lambda self: setattr(self.norm_schedule, "interval", 7))
+    outcome = train(Recipe(precision, steps=300), watched=True, dir=tmp_path)
+    rows, _ = stream(outcome.run, tmp_path)
+    read = rows.steps[measured(rows.scalar("grad_norm"))].tolist()
+    assert 7 == max(later - earlier for earlier, later in pairwise(read) if later > 100)
 
 
 @pytest.mark.usefixtures("_spent")

@@ -153,7 +153,13 @@ def test_a_process_that_the_kernel_killed_for_its_memory_is_told_apart(group: Pa
 
 
 def test_the_process_beside_it_sees_what_the_kernel_counted(group: Path, tmp_path: Path) -> None:
-    program = start(joins(group) + trains(COUNTED_SECONDS) + EATS, tmp_path)
+    go = tmp_path / "go"
+    waits = f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+    program = start(joins(group) + READY + waits + EATS, tmp_path)
+    pid(program)
+    mirror_of(program)
+    time.sleep(COUNTED_SECONDS)
+    go.touch()
     finding = found(program)
     assert ("run-lost", "page", "oom-killer") == by(finding)
     assert LIMIT == finding.evidence["memory_limit_bytes"]

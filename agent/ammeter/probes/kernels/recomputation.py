@@ -78,6 +78,10 @@ class Recomputation:
         if self._calls is not None and row.step >= self._calls.step:
             self._close()
 
+    def before_fast_path(self) -> None:
+        """Ends the observed step, whose callbacks would make the fast path slower and hide the model's last call."""
+        self._close()
+
     def _close(self) -> None:
         """Ends the observed step and judges it."""
         calls = self._calls

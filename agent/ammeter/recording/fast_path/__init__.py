@@ -10,6 +10,7 @@ it saves at least 3 %.
 
 The rest of the agent uses FastPath and FastStep only. A probe may define these methods, each of them optional:
 
+- before_fast_path(): removes callbacks of the closed step that are not paused;
 - apply_fast_step(row, step, is_open): adds the probe's part of a fast step to a row;
 - count_fast_steps(first, count): accounts for fast steps without special data;
 - sees_zero_loss(root, loss): examines a loss of zero before backward() frees its graph.
@@ -64,6 +65,7 @@ class FastPath:
         self._buffer = Buffer(session, self)
         self._callbacks = Callbacks(session, self, self._buffer)
         probes = session.probes
+        self._before = probes.methods("before_fast_path")
         self._apply = probes.methods("apply_fast_step")
         self._sees_zero_loss = probes.methods("sees_zero_loss")
 
@@ -182,6 +184,8 @@ class FastPath:
 
     def _enter(self) -> None:
         session = self._session
+        for before_fast_path in self._before:
+            before_fast_path()
         self.active = True
         session.completed_steps.enter_fast_path(session.probes.resources.usual_counts(_ONE_BACKWARD))
         self._callbacks.begin(session.row.began)

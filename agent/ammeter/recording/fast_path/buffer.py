@@ -56,12 +56,14 @@ class Buffer:
         step.time = self._epoch_ns + int(now * 1e9)
         self._steps.append(step)
         self._completed_steps.close_fast(self._session.row.step - 1, step)
-        is_special = step.row is not None or step.scale_after != step.scale or self._reaches_shared_step()
+        is_special = step.row is not None or step.scale_after != step.scale or self._reaches_reading()
         if now - self._flushed_at >= FLUSH_SECONDS or len(self._steps) > self._most_steps or is_special:
             self._flush(now)
 
-    def _reaches_shared_step(self) -> bool:
-        return self._session.row.step >= self._shared_steps.next
+    def _reaches_reading(self) -> bool:
+        """Whether the next step has to be read."""
+        step = self._session.row.step
+        return step >= self._shared_steps.next or self._session.governor.must_read_norms(step)
 
     def drain(self) -> None:
         """Writes all steps; the row of the last one waits for run.log."""

@@ -18,7 +18,7 @@ CREDIT_SECONDS = 0.01
 """Initial level of a bucket: a new run is read densely, and 0.01 s is negligible for a run."""
 
 USUAL_OF = 5
-"""The usual cost is the median of so many readings: up to two outliers, such as a first use of memory, do not count."""
+"""The usual cost is the median of so many: up to two outliers, such as a first use of memory, do not count."""
 
 
 class Cost(NamedTuple):
@@ -35,6 +35,21 @@ def clocks() -> Cost:
 
 def cost_since(began: Cost) -> Cost:
     return Cost(thread_time() - began.cpu, perf_counter() - began.wall)
+
+
+class Usual:
+    """The median of the latest USUAL_OF costs in seconds, the lower one of two; 0 before the first."""
+
+    def __init__(self) -> None:
+        self._costs: deque[float] = deque(maxlen=USUAL_OF)
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self._costs)
+
+    def add(self, seconds: float) -> None:
+        self._costs.append(seconds)
+        self.seconds = sorted(self._costs)[(len(self._costs) - 1) // 2]
 
 
 class Need(NamedTuple):
@@ -65,18 +80,22 @@ class Bucket:
         self.share = share
         self._patient = patient
         self._withheld = self._age = self._withheld_until = 0.0
-        self.cost = 0.0
         self.device_cost = 0.0
         self.allowed = 0
         self.wall_seconds = 0.0
         self.refused = 0
         self._need = need
         self._needed_readings, self._window_steps = need.readings, 0
-        self._costs: deque[float] = deque(maxlen=USUAL_OF)
+        self._usual = Usual()
         self.fits = share > 0
         self._level = credit
         self._needed = 0.0
         self._cap = max(credit, CREDIT_SECONDS)
+
+    @property
+    def cost(self) -> float:
+        """Seconds of a usual reading on the host."""
+        return self._usual.seconds
 
     @property
     def usual_cost(self) -> float:
@@ -84,7 +103,7 @@ class Bucket:
 
         0 before the second one: the first is slower, because nothing is prepared.
         """
-        return self._needed if len(self._costs) > 1 else 0.0
+        return self._needed if len(self._usual) > 1 else 0.0
 
     def is_owed(self) -> bool:
         """Whether readings that verdicts need are still to be made, and the level does not suffice for them yet."""
@@ -137,8 +156,7 @@ class Bucket:
             in_debt: whether the level may fall below zero. A reading that has to be made although the bucket does not
                 allow it uses up the level and leaves no debt.
         """
-        self._costs.append(seconds)
-        self.cost = sorted(self._costs)[(len(self._costs) - 1) // 2]
+        self._usual.add(seconds)
         self._needed = self.cost + self.device_cost
         self._level = self._level - seconds if in_debt else max(self._level - seconds, min(self._level, 0.0))
         self.wall_seconds += seconds if wall_seconds is None else wall_seconds

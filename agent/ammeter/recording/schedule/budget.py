@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 
 from ammeter.recording.schedule.attention import Attention
-from ammeter.recording.schedule.bucket import UNLIMITED_SHARE, Bucket, Cost, Need
-from ammeter.recording.schedule.norm_schedule import NormSchedule
+from ammeter.recording.schedule.bucket import UNLIMITED_SHARE, Bucket, Cost, Need, Usual
+from ammeter.recording.schedule.norm_schedule import PAIR_INTERVAL, NormSchedule
 from ammeter.recording.schedule.shared_steps import SharedSteps
 
 MIN_READING_SHARE = 0.15
@@ -51,11 +51,18 @@ the budget, because a reading also costs more than is measured (CACHE_MISS_FACTO
 
 
 GUARANTEED_SECONDS = 0.02
-"""Norms are read at least in every second step of this duration or longer."""
+"""In steps of this duration or longer norms are guaranteed: in every second step if the budget allows it, else less
+often."""
+
+MAX_GUARANTEED_INTERVAL = 16
+"""Steps between two guaranteed readings, at most. If the budget does not suffice even for that, the bucket of the norms
+alone decides."""
 
 GUARANTEED_SHARE = 0.75
-"""Maximum share of the budget for guaranteed norms: in every second step, a reading may cost 1.5 * budget * step time.
-A small model's reading takes 0.1 to 0.2 ms, of the 0.3 ms that a step of 20 ms allows at the default budget."""
+"""Maximum share of the budget for guaranteed norms."""
+
+PAIR_FACTOR = 1 + 1 / PAIR_INTERVAL
+"""Cost of guaranteed readings with the second ones of their pairs."""
 
 SMOOTHING = 0.05
 """Weight of the newest step in the mean step time, so that one slow step hardly changes the schedule."""
@@ -87,6 +94,11 @@ class Governor:
         self.norms, self.full, self.weights, self.kernels = self._buckets
         self.norm_schedule = NormSchedule()
         self.shared_steps = SharedSteps()
+        self._full_steps, self._fast_steps = Usual(), Usual()
+        """Seconds that a step with a reading of gradients, without this reading, and a step on the fast path spend in
+        Ammeter."""
+        self._reading_seconds = 0.0
+        """Wall time of the reading of gradients in the open step."""
         self.attention = Attention(math.inf if preset == "full" else FOLLOWING_SHARE * budget)
         self.budget = budget
         self._seconds = self._overhead = self._mean_seconds = 0.0
@@ -103,11 +115,22 @@ class Governor:
         """Whether all tensors are read in this step whatever the budget allows. Such a reading leaves no debt."""
         return step in self._asked
 
-    def earn(self, step_seconds: float, overhead: float = 0.0, steps: int = 1) -> None:
-        """Adds the duration of a step, or of several, of which `overhead` seconds were spent in Ammeter.
+    def earn(self, step_seconds: float, overhead: float = 0.0, fast_steps: int = 0) -> None:
+        """Adds the duration of a step, or of several on the fast path.
 
         The cost that no schedule can avoid is paid first.
+
+        Args:
+            step_seconds: their duration.
+            overhead: the part of it spent in Ammeter.
+            fast_steps: number of the steps, if they used the fast path.
         """
+        steps = fast_steps or 1
+        if fast_steps:
+            self._fast_steps.add(overhead / steps)
+        elif self._reading_seconds:
+            self._full_steps.add(max(0.0, overhead - self._reading_seconds))
+        self._reading_seconds = 0.0
         self._seconds += step_seconds
         self._overhead += overhead
         self._steps += steps
@@ -136,20 +159,25 @@ class Governor:
             return True
         if self.shared_steps.is_due(step):
             return True
-        return self.norms.share > 0 and (self.norm_schedule.guarantees or self.norm_schedule.must_read(step))
+        return self.must_read_norms(step)
+
+    def must_read_norms(self, step: int) -> bool:
+        """Whether norms have to be read in this step, whatever their bucket contains."""
+        return self.norms.share > 0 and self.norm_schedule.must_read(step)
 
     def reads_gradients(self, step: int) -> tuple[bool, bool]:
         """Returns whether all statistics of this step's gradients are read, and whether any are. Counts the answer."""
         full = self.full.allows() or (self.full.share > 0 and self.norm_schedule.must_read_all(step))
         full = full or self.asks(step)
         allowed = full or self.norms.allows()
-        return full, allowed or (self.norms.share > 0 and self.norm_schedule.must_read(step))
+        return full, allowed or self.must_read_norms(step)
 
     def spend_on_gradients(self, step: int, cost: Cost, *, full: bool) -> None:
         """Charges a reading of gradients. Guaranteed ones leave no debt: they have a share of their own."""
-        in_debt = not (self.norm_schedule.guarantees or self.asks(step))
+        in_debt = not (self.norm_schedule.interval or self.asks(step))
         (self.full if full else self.norms).spend(*cost, in_debt=in_debt)
         self.norm_schedule.read(step)
+        self._reading_seconds += cost.wall
 
     def _distribute(self) -> None:
         now, before = self._fixed(), self._at_distribution
@@ -160,13 +188,22 @@ class Governor:
         self._guarantee()
 
     def _guarantee(self) -> None:
-        """Decides whether norms are guaranteed; following the calls then gets what they leave of the budget."""
-        schedule, used = self.norm_schedule, self.norms.usual_cost / 2 / self._mean_seconds
-        is_long = self._mean_seconds >= GUARANTEED_SECONDS
-        schedule.guarantees = is_long and self.norms.share > 0 and used <= GUARANTEED_SHARE * self.budget
-        if self.norms.share < UNLIMITED_SHARE:
-            left = self.budget - used if schedule.guarantees else self.budget
-            self.attention.share = min(FOLLOWING_SHARE * self.budget, left)
+        """Decides how often norms are guaranteed; following the calls then gets what they leave of the budget.
+
+        A reading costs its own time and that of the callbacks which the fast path would have spared its step.
+        """
+        norms, budget = self.norms, self.budget * self._mean_seconds
+        fixed = self._fast_steps.seconds or self._full_steps.seconds
+        spared = max(0.0, self._full_steps.seconds - fixed)
+        cost = PAIR_FACTOR * (norms.usual_cost + spared)
+        left = max(budget - CACHE_MISS_FACTOR * fixed, MIN_READING_SHARE * budget)
+        interval = max(2, math.ceil(cost / min(left, GUARANTEED_SHARE * budget)))
+        if self._mean_seconds < GUARANTEED_SECONDS or not norms.share or interval > MAX_GUARANTEED_INTERVAL:
+            interval = 0
+        self.norm_schedule.interval = interval
+        if norms.share < UNLIMITED_SHARE:
+            used = cost / interval / self._mean_seconds if interval else 0.0
+            self.attention.share = min(FOLLOWING_SHARE * self.budget, self.budget - used)
 
     def _share_out(self, available: float) -> None:
         """Adds earnings to the buckets; needs have priority over further readings."""

@@ -1,8 +1,8 @@
 """Selects steps in which gradient norms have to be read, in addition to those that the budget allows.
 
-- While `guarantees` is set, at least one of two consecutive steps is read.
+- While `interval` is set, at least one of so many consecutive steps is read.
 - Verdicts compare neighbouring steps, so readings come in pairs of consecutive steps: each reading that follows an
-  unread step, or, while `guarantees` is set, every PAIR_INTERVAL-th of them.
+  unread step, or, while `interval` is set, every PAIR_INTERVAL-th of them.
 - After a jump of the loss, a skipped step or a change of the loss scale, the next norms are read at once; the spectrum
   of exponents is read with them after a skipped step or a change of the scale.
 - When the loss falls by a factor that learning does not explain, all statistics of the next gradients are read: their
@@ -15,7 +15,7 @@ Requests are limited in number, so that they cost little in a run whose loss jum
 from __future__ import annotations
 
 PAIR_INTERVAL = 8
-"""With guaranteed readings, a pair of consecutive steps occurs at least every 16 steps."""
+"""Every eighth guaranteed reading is followed by the next step: in every second step, one pair in 16 steps."""
 
 MIN_JUMP_INTERVAL_STEPS = 16
 MIN_SPECTRUM_INTERVAL_STEPS = 32
@@ -33,11 +33,11 @@ class NormSchedule:
     """The steps of one session whose norms have to be read.
 
     Attributes:
-        guarantees: whether at least one of two consecutive steps is read.
+        interval: at least one of so many consecutive steps is read; 0 for no guarantee.
     """
 
     def __init__(self) -> None:
-        self.guarantees = False
+        self.interval = 0
         self._last = -1
         self._required_until = -1
         """The last step that has to be read; from here to the last reading, all are."""
@@ -48,13 +48,13 @@ class NormSchedule:
         self._spectrum_until = -1
 
     def must_read(self, step: int) -> bool:
-        return step <= self._required_until or (self.guarantees and step - self._last > 1)
+        return step <= self._required_until or 0 < self.interval <= step - self._last
 
     def read(self, step: int) -> None:
         """Records that the norms of this step are read; a reading after an unread step may require the next one."""
         if step - self._last > 1:
             self._gaps += 1
-            if not self.guarantees or self._gaps % PAIR_INTERVAL == 0:
+            if not self.interval or self._gaps % PAIR_INTERVAL == 0:
                 self._required_until = max(self._required_until, step + 1)
         self._last = step
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import ammeter
-from ammeter.recording.fast_path import FULL_STEPS_AFTER_FAULT
-from tests.agent.recording.fast_path.programs import BAD, Program, measured
+from ammeter.recording.fast_path import FULL_STEPS_AFTER_FAULT, buffer
+from ammeter.recording.schedule.budget import Governor
+from tests.agent.recording.fast_path.programs import BAD, FULL_STEPS, Program, measured
 from tests.agent.training import events
 
 
@@ -42,6 +43,21 @@ def test_the_micro_batch_that_spoils_a_single_step_is_named(program: Program) ->
     found = events(frames, "origin.found")[0]
     assert (BAD, "input", "input") == (found.step, found.data["kind"], found.data["input"])
     assert (1, 1, 2) == tuple(found.data[name] for name in ("nans", "micro_batch", "sample"))
+
+
+def test_an_input_is_named_after_a_single_step_without_the_fast_path(
+    program: Program, entered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All callbacks of that step end with it, else the next calls of the model would not be kept."""
+    monkeypatch.setattr(buffer, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(Governor, "due", lambda self, step: step == 12)
+    bad = torch.ones(4, 8)
+    bad[2, 3] = math.nan
+    for step in range(40):
+        program.step(bad if step == BAD else None)
+    _, frames = program.read()
+    assert [FULL_STEPS, 13] == entered[:2]
+    assert "input" == events(frames, "origin.found")[0].data["kind"]
 
 
 def test_an_input_is_kept_no_longer_than_until_the_next_one(program: Program) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from ammeter.recording.schedule.norm_schedule import (
     FALL_STEPS,
     MIN_FALL_INTERVAL_STEPS,
@@ -26,12 +28,12 @@ def test_a_reading_after_an_unread_step_requires_the_next_one() -> None:
     assert [6] == [step for step in range(6, 20) if schedule.must_read(step)]
 
 
-def test_one_of_two_steps_has_to_be_read() -> None:
+@pytest.mark.parametrize("interval", [2, 5])
+def test_one_of_so_many_steps_has_to_be_read(interval: int) -> None:
     schedule = NormSchedule()
-    schedule.guarantees = True
+    schedule.interval = interval
     _read(schedule, 0)
-    assert not schedule.must_read(1)
-    assert schedule.must_read(2)
+    assert list(range(interval, 20)) == [step for step in range(1, 20) if schedule.must_read(step)]
 
 
 def test_a_jump_of_the_loss_requires_this_step_and_the_next() -> None:

@@ -43,7 +43,7 @@ HEADINGS = ("step ms", "started beside it", "steps", "norms read", "longest gap"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table. Returns 1 if norms were read less often than in every sixteenth step."""
+    """Prints the table. Returns 1 if norms were read less often than in every 32nd step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     parser.add_argument("--write", action="store_true", help="replace the result file")

@@ -54,12 +54,13 @@ GUARANTEED_SECONDS = 0.02
 """In steps of this duration or longer norms are guaranteed: in every second step if the budget allows it, else less
 often."""
 
-MAX_GUARANTEED_INTERVAL = 16
+MAX_GUARANTEED_INTERVAL = 32
 """Steps between two guaranteed readings, at most. If the budget does not suffice even for that, the bucket of the norms
 alone decides."""
 
-GUARANTEED_SHARE = 0.75
-"""Maximum share of the budget for guaranteed norms."""
+GUARANTEED_SHARE, MIN_GUARANTEED_SHARE = 0.75, 0.3
+"""Share of the budget for guaranteed norms: what the fixed cost of a step leaves, within these limits. The lower one
+keeps the norms of a run in view whose fixed cost uses up the budget: 0.3 % of the time at the default budget."""
 
 PAIR_FACTOR = 1 + 1 / PAIR_INTERVAL
 """Cost of guaranteed readings with the second ones of their pairs."""
@@ -196,7 +197,7 @@ class Governor:
         fixed = self._fast_steps.seconds or self._full_steps.seconds
         spared = max(0.0, self._full_steps.seconds - fixed)
         cost = PAIR_FACTOR * (norms.usual_cost + spared)
-        left = max(budget - CACHE_MISS_FACTOR * fixed, MIN_READING_SHARE * budget)
+        left = max(budget - CACHE_MISS_FACTOR * fixed, MIN_GUARANTEED_SHARE * budget)
         interval = max(2, math.ceil(cost / min(left, GUARANTEED_SHARE * budget)))
         if self._mean_seconds < GUARANTEED_SECONDS or not norms.share or interval > MAX_GUARANTEED_INTERVAL:
             interval = 0

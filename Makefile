@@ -64,7 +64,8 @@ parts:
 test: export PYTHONDONTWRITEBYTECODE =
 test: install parts
 	@sync
-	@$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(ARGS) \
+	  || { [ $$? -eq 1 ] && $(BIN)/python -m tests.again; }
 
 # docker-compose.yml with real containers: builds the images, brings the services up, and looks at them.
 containers: install

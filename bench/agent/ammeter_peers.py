@@ -12,7 +12,7 @@ import ammeter
 from ammeter import journal
 from ammeter.wire.frames import SCALARS, Steps
 from bench.agent.peers import NOT_PROVIDED, Coverage, Peer
-from bench.agent.training import Training
+from bench.agent.training import TINY, Training
 
 
 class Ammeter(Peer):
@@ -32,6 +32,8 @@ class Ammeter(Peer):
         if session is None:
             raise RuntimeError("Ammeter did not start; unset AMMETER_DISABLE, and see its warning above")
         self._session = session
+        self._young_steps, self._young = 0, (0, 0, 0)
+        """Steps before the first block, and the answers of the budget in them."""
         session.unsubscribe()
 
     def attach(self) -> None:
@@ -44,13 +46,19 @@ class Ammeter(Peer):
         self._run.log(samples=self.training.spec.batch)
 
     def close(self) -> dict[str, float]:
-        governor, faults = self._session.governor, self._session.faults
+        faults, counts = self._session.faults, self._counts()
         self._run.close()
         if faults:
             raise RuntimeError(f"probes of Ammeter failed: {faults}; see its warning above")
-        full, requested = governor.full.allowed, max(1, governor.full.allowed + governor.full.refused)
-        read = {"norms": (full + governor.norms.allowed) / requested, "statistics": full / requested}
-        return {**read, **own_cost(self._folder)}
+        full, refused, norms = (count - young for count, young in zip(counts, self._young, strict=True))
+        requested = max(1, full + refused)
+        read = {"norms": (full + norms) / requested, "statistics": full / requested}
+        return {**read, **own_cost(self._folder, self._young_steps)}
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Full readings that the budget has allowed and refused, and norms that it has allowed."""
+        governor = self._session.governor
+        return governor.full.allowed, governor.full.refused, governor.norms.allowed
 
 
 class AmmeterLight(Ammeter):
@@ -68,15 +76,47 @@ class AmmeterFull(Ammeter):
 PRESETS: tuple[type[Ammeter], ...] = (Ammeter, AmmeterLight, AmmeterFull)
 
 
-def own_cost(folder: Path) -> dict[str, float]:
-    """Shares of step time spent inside Ammeter, median and mean, from the journals below a folder."""
+class Settled(Ammeter):
+    """A preset that trains watched before its first block: a young run is read more often and follows all calls."""
+
+    settling_steps = 150
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        super().__init__(training, folder)
+        self._young_steps = self.settling_steps if training.spec.shape != TINY else 2
+        self.attach()
+        training.peer = self
+        try:
+            training.calibrate(self._young_steps)
+        finally:
+            training.peer = None
+            self.detach()
+        self._young = self._counts()
+
+
+class SettledDefault(Settled): ...
+
+
+class SettledLight(Settled, AmmeterLight):
+    settling_steps = 80
+
+
+class SettledFull(Settled, AmmeterFull):
+    settling_steps = 80
+
+
+SETTLED: tuple[type[Settled], ...] = (SettledDefault, SettledLight, SettledFull)
+
+
+def own_cost(folder: Path, first: int = 0) -> dict[str, float]:
+    """Shares of step time spent inside Ammeter from a step on, median and mean, from the journals below a folder."""
     overhead_index, seconds_index = (list(SCALARS).index(name) for name in ("overhead_seconds", "step_seconds"))
     rows = [
         np.frombuffer(entry.frame.values, "<f4")[[overhead_index, seconds_index]]
         for run in folder.iterdir()
         for stream in journal.streams(run)
         for entry in journal.read(stream)
-        if isinstance(entry.frame, Steps)
+        if isinstance(entry.frame, Steps) and entry.frame.step >= first
     ]
     costs = [(float(overhead), float(seconds)) for overhead, seconds in rows if overhead >= 0 and seconds > 0]
     if not costs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.agent.ammeter_peers import PRESETS, Ammeter
+from bench.agent.ammeter_peers import PRESETS, SETTLED, Ammeter, SettledDefault
 from bench.agent.comparison import WARMUP_PAIRS, Sampling
 from bench.agent.other_peers import OTHERS
 from bench.agent.peers import Nothing, Peer
@@ -24,6 +24,7 @@ class Plan:
         others: Trainings on which the other peers are measured as well.
         repeats: Independent repeats of Ammeter's default preset.
         pairs, other_pairs, short_pairs: Pairs of blocks of Ammeter's presets, of each other peer, of short steps.
+        steps, other_steps, short_steps: Steps in a block: of Ammeter, which writes ten times a second, and of others.
         minutes: Limit for all phases together.
     """
 
@@ -31,10 +32,11 @@ class Plan:
     short: Sequence[TrainingSpec] = SHORT_STEPS
     others: Sequence[TrainingSpec] = LONG_STEPS
     repeats: int = 5
-    pairs: int = 18
+    pairs: int = 8
     other_pairs: int = 8
     short_pairs: int = 16
-    steps: int = 5
+    steps: int = 12
+    other_steps: int = 5
     short_steps: int = 100
     periods: int = 2
     minutes: float = 15.0
@@ -49,6 +51,7 @@ QUICK = Plan(
     other_pairs=3,
     short_pairs=3,
     steps=2,
+    other_steps=2,
     short_steps=20,
     periods=0,
     minutes=1.5,
@@ -92,22 +95,24 @@ def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:
 
     def selected(peers: Sequence[type[Peer]]) -> list[type[Peer]]:
         found = [peer for peer in peers if any(word.strip().lower() in peer.name.lower() for word in only)]
-        return [Nothing, *found] if Ammeter in found and Nothing not in found else found
+        has_default = not {Ammeter, SettledDefault}.isdisjoint(found)
+        return [Nothing, *found] if has_default and Nothing not in found else found
 
     presets, others, short = (
         Sampling(pairs, steps, periods=plan.periods)
         for pairs, steps in (
             (plan.pairs, plan.steps),
-            (plan.other_pairs, plan.steps),
+            (plan.other_pairs, plan.other_steps),
             (plan.short_pairs, plan.short_steps),
         )
     )
     phases = []
     for spec in plan.long:
         phases += [
-            Phase(spec, selected((Nothing, Ammeter)), presets, LONG_STEP_MS, seed) for seed in range(plan.repeats)
+            Phase(spec, selected((Nothing, SettledDefault)), presets, LONG_STEP_MS, seed)
+            for seed in range(plan.repeats)
         ]
-        phases.append(Phase(spec, selected(PRESETS[1:]), presets, LONG_STEP_MS))
+        phases.append(Phase(spec, selected(SETTLED[1:]), presets, LONG_STEP_MS))
     phases += [Phase(spec, selected((Nothing, *PRESETS)), short, SHORT_STEP_MS, short=True) for spec in plan.short]
     phases += [Phase(spec, [peer], others, OTHER_STEP_MS) for spec in plan.others for peer in selected(OTHERS)]
     return [phase for phase in phases if phase.peers]

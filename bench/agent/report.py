@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from bench.agent.ammeter_peers import SettledDefault
 from bench.agent.comparison import Outcome, Skipped
 from bench.common.machine import cpu_model
 from bench.common.tables import Row, markdown_table, terminal_table
@@ -208,7 +209,8 @@ def _method(results: Results, command: str) -> list[str]:
         "neighbouring blocks: the geometric mean without the lowest and the highest fifth, the same for every row. "
         "The ratio of means includes rare expensive steps in full, and all disturbances by the machine. "
         "The first row compares bare blocks with bare blocks, as often as Ammeter's default preset is measured: "
-        "differences of its size have no meaning; rows with fewer pairs vary more.",
+        "differences of its size have no meaning; rows with fewer pairs vary more. Ammeter has watched "
+        f"{SettledDefault.settling_steps} long steps before its first block: a young run is read more often.",
     ]
 
 

@@ -18,7 +18,8 @@ from bench.agent.report import Results
 def measure(plan: Plan, only: Sequence[str], console: Console) -> Results:
     """Runs all phases whose peers have one of these words in their names."""
     phases = phases_of(plan, only)
-    results = Results(load=os.getloadavg()[0], plan=f"{plan.steps} steps, {plan.short_steps} of short ones")
+    words = f"{plan.steps} steps, {plan.other_steps} of other tools, {plan.short_steps} of short ones"
+    results = Results(load=os.getloadavg()[0], plan=words)
     end = time.monotonic() + 60 * plan.minutes
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:

@@ -49,6 +49,9 @@ class TrainingSpec:
         return model
 
 
+TINY = Shape(vocabulary=32, context=8, layers=1, heads=2, width=8)
+"""For dry runs, which check that everything runs."""
+
 LONG_STEPS = (
     TrainingSpec("bf16", Shape(vocabulary=96, context=128, layers=4, heads=4, width=320)),
     TrainingSpec("fp16", Shape(vocabulary=96, context=80, layers=4, heads=4, width=64)),

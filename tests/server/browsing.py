@@ -99,8 +99,20 @@ def appears(browser: webdriver.Chrome, selector: str, words: str, seconds: float
 
 
 def press(browser: webdriver.Chrome, selector: str, by: str = By.CSS_SELECTOR) -> None:
-    """Clicks the first of the elements when it is stable: changed elements are rendered anew, or move."""
-    steadily(lambda: browser.find_elements(by, selector)[0].click())
+    """Clicks the first of the elements when it is stable: changed elements are rendered anew, or move.
+
+    One that something else covers, such as the head of the page, is brought to the middle of the window.
+    """
+
+    def click() -> None:
+        element = browser.find_elements(by, selector)[0]
+        try:
+            element.click()
+        except ElementClickInterceptedException:
+            browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            raise
+
+    steadily(click)
 
 
 def choose(browser: webdriver.Chrome, selector: str, value: str) -> None:

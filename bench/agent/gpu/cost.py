@@ -17,50 +17,21 @@ from statistics import median
 import torch
 
 from bench.agent import report
-from bench.agent.ammeter_peers import Ammeter, AmmeterFull, AmmeterLight
+from bench.agent.ammeter_peers import Ammeter, SettledDefault, SettledFull, SettledLight
 from bench.agent.comparison import Outcome, Sampling, Skipped, compare
 from bench.agent.gpu.rows import FAILED, LEFT_OUT, MISSED, OK, Row, emit
 from bench.agent.other_peers import AbsmaxHooks, DetectAnomaly, EmptyHooks, Norms
 from bench.agent.peers import Nothing, Peer
-from bench.agent.training import Training, TrainingSpec
+from bench.agent.training import TINY, Training, TrainingSpec
 from bench.common.tables import markdown_table
 from bench.common.trainer import Shape
 
 GPT_2_SMALL = Shape(vocabulary=50304, context=1024, layers=12, heads=12, width=768)
-TINY = Shape(vocabulary=32, context=8, layers=1, heads=2, width=8)
 HOST_BOUND = Shape(vocabulary=96, context=64, layers=2, heads=2, width=64)
 """A step of a few milliseconds, in which the host is the bottleneck."""
 
 GOAL = 1.005
 """Ratio of a watched and a bare step of Ammeter's default preset."""
-
-
-class Settled:
-    """Mixed into a preset: trains watched before the first block, as a young run reads more than a settled one."""
-
-    settling_steps = 150
-
-    def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)  # type: ignore[call-arg]
-        peer: Peer = self  # type: ignore[assignment]
-        peer.attach()
-        training.peer = peer
-        try:
-            training.calibrate(self.settling_steps if training.spec.shape != TINY else 2)
-        finally:
-            training.peer = None
-            peer.detach()
-
-
-class SettledDefault(Settled, Ammeter): ...
-
-
-class SettledLight(Settled, AmmeterLight):
-    settling_steps = 40
-
-
-class SettledFull(Settled, AmmeterFull):
-    settling_steps = 40
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from bench.agent import ammeter_peers, other_peers
 from bench.agent.ammeter_peers import PRESETS
 from bench.agent.comparison import Outcome
+from bench.agent.training import Training
 from bench.common.paths import ROOT
 from tests.bench.agent.tiny import TINY, compared
 
@@ -31,6 +34,12 @@ def test_each_preset_reports_its_cost_and_reads_as_often_as_promised() -> None:
     assert all(0 < report["overhead"] < 1 and 0 < report["mean_overhead"] < 1 for report in said.values())
     assert (1, 1) == (said[ammeter_peers.AmmeterFull.name]["norms"], said[ammeter_peers.AmmeterFull.name]["statistics"])
     assert 0 == said[ammeter_peers.AmmeterLight.name]["statistics"]
+
+
+def test_steps_before_the_first_block_are_not_reported(tmp_path: Path) -> None:
+    peer = ammeter_peers.SettledFull(Training(TINY["fp32"]), tmp_path)
+    with pytest.raises(RuntimeError, match=f"no row in {tmp_path} has"):
+        peer.close()
 
 
 def test_the_package_of_every_peer_has_a_pinned_version() -> None:

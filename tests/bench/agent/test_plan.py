@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.agent import ammeter_peers, other_peers, plan
-from bench.agent.ammeter_peers import PRESETS
+from bench.agent import other_peers, plan
+from bench.agent.ammeter_peers import PRESETS, SETTLED, Ammeter, SettledDefault
 from bench.agent.other_peers import OTHERS
 from bench.agent.peers import Nothing
 from bench.agent.plan import phases_of
@@ -14,14 +14,15 @@ from bench.agent.plan import phases_of
 def test_ammeter_is_measured_before_other_packages_start_threads() -> None:
     phases = [phase.peers for phase in phases_of(plan.Plan(), [""])]
     ours = phases[: -2 * len(OTHERS)]
-    assert 5 * [[Nothing, ammeter_peers.Ammeter]] == ours[:5]
-    assert {Nothing, *PRESETS} == {peer for phase in ours for peer in phase}
+    assert 5 * [[Nothing, SettledDefault]] == ours[:5]
+    assert {Nothing, *PRESETS, *SETTLED} == {peer for phase in ours for peer in phase}
     assert 2 * [[peer] for peer in OTHERS] == phases[-2 * len(OTHERS) :]
 
 
 @pytest.mark.parametrize("words", [[""], ["ammeter"], ["ammeter", "nothing"]])
 def test_the_idle_peer_is_measured_first_and_as_often_as_the_default_preset(words: list[str]) -> None:
-    with_default = [phase for phase in phases_of(plan.Plan(), words) if ammeter_peers.Ammeter in phase.peers]
+    default = {Ammeter, SettledDefault}
+    with_default = [phase for phase in phases_of(plan.Plan(), words) if default & set(phase.peers)]
     with_nothing = [phase for phase in phases_of(plan.Plan(), words) if Nothing in phase.peers]
     assert with_default == with_nothing
     assert [2 * 5 * [Nothing], 3 * [Nothing]] == [

@@ -79,7 +79,7 @@ PRESETS: tuple[type[Ammeter], ...] = (Ammeter, AmmeterLight, AmmeterFull)
 class Settled(Ammeter):
     """A preset that trains watched before its first block: a young run is read more often and follows all calls."""
 
-    settling_steps = 150
+    settling_steps = 80
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
@@ -97,12 +97,10 @@ class Settled(Ammeter):
 class SettledDefault(Settled): ...
 
 
-class SettledLight(Settled, AmmeterLight):
-    settling_steps = 80
+class SettledLight(Settled, AmmeterLight): ...
 
 
-class SettledFull(Settled, AmmeterFull):
-    settling_steps = 80
+class SettledFull(Settled, AmmeterFull): ...
 
 
 SETTLED: tuple[type[Settled], ...] = (SettledDefault, SettledLight, SettledFull)

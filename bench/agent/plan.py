@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.agent.ammeter_peers import PRESETS, SETTLED, Ammeter, SettledDefault
+from bench.agent.ammeter_peers import PRESETS, SETTLED, Ammeter, Settled, SettledDefault
 from bench.agent.comparison import WARMUP_PAIRS, Sampling
 from bench.agent.other_peers import OTHERS
 from bench.agent.peers import Nothing, Peer
@@ -32,10 +32,10 @@ class Plan:
     short: Sequence[TrainingSpec] = SHORT_STEPS
     others: Sequence[TrainingSpec] = LONG_STEPS
     repeats: int = 5
-    pairs: int = 8
+    pairs: int = 10
     other_pairs: int = 8
     short_pairs: int = 16
-    steps: int = 12
+    steps: int = 8
     other_steps: int = 5
     short_steps: int = 100
     periods: int = 2
@@ -81,7 +81,8 @@ class Phase:
     @property
     def expected_ms(self) -> float:
         steps = sum(self.sampling.steps + self.sampling.watched_steps(peer) for peer in self.peers)
-        return (WARMUP_PAIRS + self.sampling.pairs) * steps * self.step_ms
+        settling = sum(peer.settling_steps for peer in self.peers if issubclass(peer, Settled))
+        return ((WARMUP_PAIRS + self.sampling.pairs) * steps + settling) * self.step_ms
 
 
 def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:

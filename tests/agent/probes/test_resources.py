@@ -14,6 +14,7 @@ import ammeter
 from ammeter.probes import resources
 from ammeter.probes.resources import batch, device_memory, memory, reading_interval
 from ammeter.recording.schedule.bucket import Bucket
+from ammeter.recording.schedule.budget import Governor
 from ammeter.wire.columns import View, measured
 from tests.agent.training import Recipe, events, stream, train
 
@@ -151,6 +152,16 @@ def test_the_schedule_is_written_where_it_changes(tmp_path: Path) -> None:
         assert (np.abs(np.diff(told)) > 0.09 * told[:-1]).all()
     light = stream(train(Recipe(steps=5), watched=True, dir=tmp_path, preset="light").run, tmp_path)[0]
     assert not measured(light.scalar("full_every")).any()
+
+
+def test_the_schedule_is_no_longer_than_the_guaranteed_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Governor, "_guarantee", lambda self: setattr(self.norm_schedule, "interval", 7))
+    monkeypatch.setattr(resources, "SCHEDULE_NS", 0)
+    rows = stream(train(Recipe(steps=200), watched=True, dir=tmp_path, budget=1e-4).run, tmp_path)[0]
+    written = rows.scalar("norms_every")[measured(rows.scalar("norms_every"))]
+    assert 7.0 == written[-1]
 
 
 def test_reading_opens_no_thread_and_leaves_no_file_open(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Buffer:
         """Adds the steps that became rows to the budget."""
         (seconds, overhead, steps), self._passed = self._passed, (0.0, 0.0, 0)
         if steps:
-            self._session.governor.earn(seconds, overhead, steps)
+            self._session.governor.earn(seconds, overhead, fast_steps=steps)
             self._session.governor.attention.steps += steps
 
     def _write(self, but: int = 0) -> None:

@@ -76,6 +76,7 @@ streams = Table(
     integer("last_step_time", None),
     integer("completed_step", None),
     integer("completed_time", None),
+    integer("postponed_from", None),
     text("precision", None),
     document("latest"),
     document("counters"),
@@ -98,6 +99,8 @@ lock.
 
 acknowledged: the committed journal offset.
 completed_step: the newest step that the process has completed, if the shipper reports it before its row is written.
+postponed_from: the first step whose row waits for its verdicts, while the collector is busy; None if none does. States,
+counters, latest and precision include the rows before it.
 latest: scalar name -> last measured value.
 counters: see counters/stream.py of the agent.
 lost: reason -> {steps, events}.

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire import frames
+from ammeter.wire import columns, frames
 from ammeter_server.db import Connection, DatabaseError
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import streams
+from ammeter_server.db.queries.steps.rows import InTransaction, views
 from ammeter_server.db.queries.streams import Raw, StreamState
 from ammeter_server.http import limits
 from ammeter_server.http.limits.run_quota import Quota
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import registration, stream_update, validation
+from ammeter_server.ingest.judgement import judge_views
+from ammeter_server.ingest.parsing import Stretch
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.stream_update import CachedStream, StreamUpdate
 from ammeter_server.process import self_metrics
+
+log = logging.getLogger(__name__)
 
 MAX_SCHEMAS = 256
 MAX_SCHEMA_BYTES = 256 * 2**20
@@ -75,6 +81,38 @@ def write(connection: Connection, prepared: PreparedBatch, quota: Quota) -> Writ
     return WriteResult(request, request.end, _write_change(connection, stream, change, prepared.now), change)
 
 
+@dataclass(frozen=True)
+class CaughtUp:
+    """A stream without postponed rows. has_findings: they had findings."""
+
+    stream: CachedStream
+    has_findings: bool
+
+
+def catch_up(
+    connection: Connection, run: str, stream: str, now: int, cached: CachedStream | None = None
+) -> CaughtUp | None:
+    """Judges the postponed rows of a stream.
+
+    Returns:
+        The stream as it is once the transaction is committed; None if it is gone or had no such rows.
+    """
+    raw = streams.select_for_update(connection, run, stream)
+    if raw is None:
+        return None
+    current = cached if cached is not None and cached.raw == raw else _load(connection, raw)
+    if current.state.postponed_from is None or current.schema is None:
+        return None
+    rows = [current.postponed.view()] if current.postponed is not None else []
+    judgement = judge_views(current.state, rows, current.decoded)
+    has_findings = bool(judgement.findings)
+    put_findings(connection, run, stream, judgement.findings, now)
+    after = current.state._replace(**judgement.columns, version=current.state.version + 1)  # readers have a change
+    raw = streams.update_progress(connection, current.state, raw, after)
+    _count_faults(judgement.failed)
+    return CaughtUp(replace(current, raw=raw, state=after, postponed=None), has_findings)
+
+
 def put_findings(connection: Connection, run: str, stream: str, findings: Mapping[str, Finding], now: int) -> None:
     for verdict, finding in findings.items():
         streams.put_finding(connection, run, stream, verdict, plain(msgspec.structs.asdict(finding)), now)
@@ -103,7 +141,12 @@ def _decide(
     else:
         registration.check_owner(connection, request)
     current = prepared.cached is not None and prepared.cached.raw == raw
-    stream = prepared.cached if prepared.cached is not None and current else _load(connection, prepared, raw)
+    if prepared.cached is not None and current:
+        stream = prepared.cached
+    elif raw is not None:
+        stream = _load(connection, raw)
+    else:
+        stream = CachedStream(None, StreamState(request.run, request.stream, last_seen=prepared.now))
     if stream.state.acknowledged != request.offset:
         conflict = _offset_conflict(request, stream.state.acknowledged)
         if isinstance(conflict, Exception):
@@ -130,15 +173,27 @@ def _offset_conflict(request: IngestRequest, committed: int) -> Answer:
     return Problem(409, detail, offset=committed)
 
 
-def _load(connection: Connection, prepared: PreparedBatch, raw: Raw | None) -> CachedStream:
-    """Parses the row of the batch's stream and loads its schema."""
-    if raw is None:
-        return CachedStream(None, StreamState(prepared.request.run, prepared.request.stream, last_seen=prepared.now))
+def _load(connection: Connection, raw: Raw) -> CachedStream:
+    """Parses a stream's row, and loads its schema and its postponed rows."""
     state = streams.parse_row(connection, raw)
     if state.schema is None:  # before its first hello
         return CachedStream(raw, state)
     body = streams.schema(connection, state.run, state.id, state.schema)
-    return CachedStream(raw, state, msgspec.msgpack.decode(body, type=frames.Schema))
+    schema = msgspec.msgpack.decode(body, type=frames.Schema)
+    return CachedStream(raw, state, schema, postponed=_postponed(connection, state, schema))
+
+
+def _postponed(connection: Connection, state: StreamState, schema: frames.Schema) -> Stretch | None:
+    """Reads the stored rows that wait for their verdicts; none if they are damaged, so that the stream goes on."""
+    if state.postponed_from is None:
+        return None
+    stored = views(InTransaction(connection), state.run, state.id, state.postponed_from, state.last_step)
+    try:
+        blocks = list(stored)
+    except (columns.BadBlock, ValueError, MemoryError) as error:
+        log.warning("rows of run %s from step %s are not judged: %s", state.run, state.postponed_from, error)
+        return None
+    return Stretch(schema, blocks, rows=sum(map(len, blocks))) if blocks else None
 
 
 def _open_stream(connection: Connection, stream: CachedStream, prepared: PreparedBatch) -> CachedStream:
@@ -148,7 +203,8 @@ def _open_stream(connection: Connection, stream: CachedStream, prepared: Prepare
         return stream
     request = registration.open_stream(connection, prepared.request, prepared.batch, prepared.now)
     raw = streams.select_for_update(connection, request.run, request.stream)
-    return _load(connection, replace(prepared, request=request), raw)
+    assert raw is not None
+    return _load(connection, raw)
 
 
 def _check_schemas(connection: Connection, state: StreamState, schemas: Mapping[str, frames.Schema]) -> None:
@@ -169,7 +225,7 @@ def _write_heartbeat(connection: Connection, stream: CachedStream, prepared: Pre
     reported = stream_update.writer_state(stream.state, prepared.batch)
     state = stream.state._replace(last_seen=prepared.now, **reported)
     raw = streams.update_progress(connection, stream.state, stream.raw, state)
-    return CachedStream(raw, state, stream.schema, stream.decoded)
+    return replace(stream, raw=raw, state=state)
 
 
 def _write_change(connection: Connection, stream: CachedStream, change: StreamUpdate, now: int) -> CachedStream | None:
@@ -187,11 +243,15 @@ def _write_change(connection: Connection, stream: CachedStream, change: StreamUp
     assert stream.raw is not None
     after = state._replace(**change.progress)
     raw = streams.update_progress(connection, state, stream.raw, after)
-    for verdict in change.faults:
-        self_metrics.verdict_faults.labels(verdict).inc()
+    _count_faults(change.faults)
     if change.dropped:
         self_metrics.limited.labels("events").inc(change.dropped)
     if change.identity:
         streams.put(connection, state.run, state.id, change.identity)
         return None
-    return CachedStream(raw, after, change.schema, stream.decoded)
+    return CachedStream(raw, after, change.schema, stream.decoded, change.postponed)
+
+
+def _count_faults(verdicts: Iterable[str]) -> None:
+    for verdict in verdicts:
+        self_metrics.verdict_faults.labels(verdict).inc()

@@ -7,26 +7,29 @@ On PostgreSQL each batch has its own transaction and locks the row of one stream
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from queue import Empty, SimpleQueue
-
-from cachetools import LRUCache
 
 from ammeter.wire import frames
 from ammeter_server.context import AppContext
 from ammeter_server.db import StoreAwayError, StoreFullError
 from ammeter_server.http.problems import Problem, of_store
 from ammeter_server.ingest import stream_update, transaction, validation
+from ammeter_server.ingest.postponement import Postponement
 from ammeter_server.ingest.registration import IngestRequest
-from ammeter_server.ingest.stream_update import CachedStream
+from ammeter_server.ingest.stream_cache import MAX_CACHED_STREAMS, StreamCache, StreamKey
 from ammeter_server.ingest.transaction import Answer, PreparedBatch, WriteResult
 from ammeter_server.process import self_metrics
 from ammeter_server.runs.run_ids import is_reserved
+
+log = logging.getLogger(__name__)
 
 POSTGRESQL_THREADS = 4
 """Concurrent transactions on PostgreSQL; SQLite has one writer."""
@@ -35,12 +38,14 @@ MAX_GROUP_BATCHES = 32
 MAX_GROUP_BYTES = 4 * 2**20
 """Limits of one transaction, beyond its first batch: other writers wait until it ends."""
 
+CATCH_UP_SECONDS = 0.25
+"""Between two checks for postponed rows that have waited too long."""
+
+RUN_CHARS, STREAM_CHARS = 36, 32
+"""Characters of a UUID with dashes, and of one without."""
+
 COMMIT_TIMEOUT_SECONDS = 20.0
 """After this the request is answered with 503. Shippers close the connection after 30 s."""
-
-MAX_CACHED_STREAMS = 4_096
-MAX_CACHED_TENSORS = 73 * MAX_CACHED_STREAMS
-"""Of all cached streams together: about 100 MB where no two streams share a schema."""
 
 
 class Intake:
@@ -49,6 +54,7 @@ class Intake:
     def __init__(self, context: AppContext) -> None:
         self._context = context
         self._cache = StreamCache()
+        self.postponement = Postponement()
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._max_group = MAX_GROUP_BATCHES if context.store.is_sqlite else 1
@@ -60,11 +66,13 @@ class Intake:
             thread.start()
 
     def stop(self) -> None:
-        """Commits the waiting batches and ends the threads. Idempotent."""
+        """Commits the waiting batches, judges the postponed rows and ends the threads. Idempotent."""
         for _ in self._threads:
             self._queue.put(None)
         while self._threads:
             self._threads.pop().join()
+        while overdue := self.postponement.overdue(MAX_GROUP_BATCHES, at_once=True):
+            self._catch_up(overdue)
 
     async def submit(self, request: IngestRequest) -> int:
         """Enqueues one batch and waits until it is committed.
@@ -93,6 +101,11 @@ class Intake:
         """The number of queued batches, without those that are being committed."""
         return self._queue.qsize()
 
+    @property
+    def verdict_delay(self) -> float:
+        """How long new rows wait at most for their verdicts, in seconds; 0 while the writer threads have time."""
+        return self.postponement.delay / 1e9
+
     def commit_group(self, requests: Sequence[IngestRequest]) -> list[Answer]:
         """Commits several batches in one transaction; a refused batch does not affect the others."""
         now = time.time_ns()
@@ -110,13 +123,59 @@ class Intake:
         return [result.answer for result in results]
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            group = [(item, request) for item in self._group(first) if (request := item.request) is not None]
+        caught_up = before = time.monotonic()
+        while True:
             try:
-                answers = self.commit_group([request for _, request in group]) if group else []
-            except Exception as fault:  # noqa: BLE001 - every waiting request receives an answer
-                answers = [fault for _ in group]
-            _resolve([item for item, _ in group], answers)
+                first = self._queue.get(timeout=CATCH_UP_SECONDS)
+            except Empty:
+                group = []
+            else:
+                if first is None:
+                    return
+                group = [(item, request) for item in self._group(first) if (request := item.request) is not None]
+            begin = time.monotonic()
+            self.postponement.observe(begin - before, busy=False)
+            if group:
+                self._answer(group)
+            if begin - caught_up >= CATCH_UP_SECONDS:
+                caught_up = begin
+                if overdue := self.postponement.overdue(MAX_GROUP_BATCHES):
+                    self._catch_up(overdue)
+            before = time.monotonic()
+            self.postponement.observe(before - begin, busy=True)
+
+    def _answer(self, group: Sequence[tuple[_Waiting, IngestRequest]]) -> None:
+        """Commits a group and answers its senders."""
+        try:
+            answers = self.commit_group([request for _, request in group])
+        except Exception as fault:  # noqa: BLE001 - every waiting request receives an answer
+            answers = [fault for _ in group]
+        _resolve([item for item, _ in group], answers)
+
+    def _catch_up(self, overdue: Mapping[StreamKey, str]) -> None:
+        """Judges postponed rows that no further batch of their stream has reached in time."""
+        now, cached = time.time_ns(), {key: self._cache.get(key) for key in overdue}
+        try:
+            with self._context.store.writing() as connection:
+                results = {
+                    key: transaction.catch_up(connection, run, key.stream, now, cached[key])
+                    for key, run in overdue.items()
+                }
+        except Exception as fault:  # noqa: BLE001 - the next request of such a stream finds its rows again
+            if len(overdue) > 1 and not isinstance(fault, StoreFullError | StoreAwayError):
+                for key, run in overdue.items():
+                    self._catch_up({key: run})
+                return
+            log.warning("postponed rows of %d streams are not judged yet: %s", len(overdue), fault)
+            results = dict.fromkeys(overdue)
+        for key, result in results.items():
+            self.postponement.forget(key)
+            if result is None:
+                self._cache.remove(key)
+            else:
+                self._cache.put(key, result.stream)
+        if any(result is not None and result.has_findings for result in results.values()):
+            self._context.judge_wakeup.set()
 
     def _group(self, first: _Waiting) -> list[_Waiting]:
         """The first batch and the batches that are queued already, up to the group limits."""
@@ -142,13 +201,15 @@ class Intake:
             validation.check(batch, request.sender_run, request.stream, offset, end, limit)
         except Exception as error:  # noqa: BLE001 - raised in the transaction of this batch
             return PreparedBatch(request, now, frames.Batch(), error=error)
-        cached = self._cache.get(request.run, request.stream, request.project)
+        key = StreamKey.of(request)
+        cached = self._cache.get(key)
         if cached is not None and cached.state.run != request.run:
             request = replace(request, run=cached.state.run, named=request.run)
         if cached is None or cached.state.acknowledged != offset or offset == end:
             return PreparedBatch(request, now, batch, cached)
         try:
-            return PreparedBatch(request, now, batch, cached, stream_update.decide(cached, batch, end, now))
+            may_wait = self.postponement.allows(key)
+            return PreparedBatch(request, now, batch, cached, stream_update.decide(cached, batch, end, now, may_wait))
         except Exception:  # noqa: BLE001 - the cache may be stale; decided again from the row
             return PreparedBatch(request, now, batch)
 
@@ -158,46 +219,17 @@ class Intake:
 
     def _record(self, result: WriteResult) -> None:
         """Updates cache and metrics after a commit."""
-        request = result.request
+        key = StreamKey.of(result.request)
         if result.stream is not None:
-            self._cache.put(result.stream, request.sender_run, request.project)
+            self._cache.put(key, result.stream)
+            self.postponement.note(key, result.stream)
         elif result.change is not None or isinstance(result.answer, Exception):
-            self._cache.remove(request.sender_run, request.stream, request.project)
+            self._cache.remove(key)
         if result.change is not None:
             self_metrics.ingest_values.inc(result.change.values)
-            self_metrics.ingest_bytes.inc(len(request.body))
+            self_metrics.ingest_bytes.inc(len(result.request.body))
             for lost in result.change.losses:
                 self_metrics.count_lost(lost.reason, lost.steps + lost.events)
-
-
-class StreamCache:
-    """The most recently used streams of one process. Thread-safe.
-
-    The row is selected for every batch all the same: a cached stream is valid while the row is byte for byte the same.
-    Its key is the project of the sender's token, and the run and stream that the sender names.
-    """
-
-    def __init__(self) -> None:
-        self._streams: LRUCache[tuple[str | None, str, str], CachedStream] = LRUCache(MAX_CACHED_TENSORS, _tensors)
-        self._lock = threading.Lock()
-
-    def get(self, run: str, stream: str, project: str | None = None) -> CachedStream | None:
-        with self._lock:
-            return self._streams.get((project, run, stream))
-
-    def put(self, cached: CachedStream, run: str | None = None, project: str | None = None) -> None:
-        """Stores a stream. run: the id that its sender uses, where the run has another id here."""
-        with self._lock:
-            self._streams[project, run or cached.state.run, cached.state.id] = cached
-
-    def remove(self, run: str, stream: str, project: str | None = None) -> None:
-        with self._lock:
-            self._streams.pop((project, run, stream), None)
-
-
-def _tensors(cached: CachedStream) -> int:
-    """The size of a cached stream; the minimum limits the number of streams."""
-    return max(len(cached.schema.tensors) if cached.schema else 0, MAX_CACHED_TENSORS // MAX_CACHED_STREAMS)
 
 
 @dataclass
@@ -209,17 +241,29 @@ class _Waiting:
 
 
 def _check_place(request: IngestRequest) -> None:
+    if len(request.run) != RUN_CHARS or len(request.stream) != STREAM_CHARS:
+        raise _malformed(request.run, request.stream)
+    _check_ids(request.run, request.stream)
+    if request.end < request.offset:
+        raise Problem(422, f"offset {request.offset} is after end {request.end}; use an end at or after the offset")
+
+
+@lru_cache(MAX_CACHED_STREAMS)
+def _check_ids(run: str, stream: str) -> None:
+    """Raises a 422 problem. Parsing UUIDs takes a twentieth of what a small batch costs, so it is done once."""
     try:
-        well_formed = str(uuid.UUID(request.run)) == request.run and uuid.UUID(request.stream).hex == request.stream
+        well_formed = str(uuid.UUID(run)) == run and uuid.UUID(stream).hex == stream
     except ValueError:
         well_formed = False
     if not well_formed:
-        detail = f"the run is {request.run[:80]!r} and the stream {request.stream[:80]!r}"
-        raise Problem(422, f"{detail}; use a lower-case UUID with dashes for the run, one without for the stream")
-    if is_reserved(request.run):
-        raise Problem(422, f"the run is {request.run}, an id that only the collector assigns; use a random UUID")
-    if request.end < request.offset:
-        raise Problem(422, f"offset {request.offset} is after end {request.end}; use an end at or after the offset")
+        raise _malformed(run, stream)
+    if is_reserved(run):
+        raise Problem(422, f"the run is {run}, an id that only the collector assigns; use a random UUID")
+
+
+def _malformed(run: str, stream: str) -> Problem:
+    detail = f"the run is {run[:80]!r} and the stream {stream[:80]!r}"
+    return Problem(422, f"{detail}; use a lower-case UUID with dashes for the run, one without for the stream")
 
 
 def _resolve(group: Sequence[_Waiting], answers: Sequence[Answer]) -> None:

@@ -1,4 +1,7 @@
-"""Evaluates the verdicts on time that passes: on streams that are silent, have returned, or stall."""
+"""Evaluates the verdicts on time that passes: on streams that are silent, have returned, or stall.
+
+Judges rows that a collector has postponed and not judged, because it died.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from ammeter.wire.frames import Schema
 from ammeter_server.db import Connection, Store
 from ammeter_server.db.queries import streams
 from ammeter_server.db.queries.streams import Raw, StreamState
-from ammeter_server.ingest.stream_update import Judgement, judge_views
-from ammeter_server.ingest.transaction import put_findings
+from ammeter_server.ingest.judgement import Judgement, judge_views
+from ammeter_server.ingest.transaction import catch_up, put_findings
 from ammeter_server.process import self_metrics
 
 SILENCE_NS = 15 * 10**9
@@ -60,6 +63,7 @@ def tick(store: Store, now: int, awake_since: int, after_stream: Callable[[], No
     Returns:
         Whether any verdict has a new finding.
     """
+    new_findings = _catch_up(store, now, after_stream)
     with store.reading() as connection:  # nearly always nothing changes, and no lock is needed
         silent = streams.silent_streams(connection, now - SILENCE_NS)
         returned = streams.returned_streams(connection, now - SILENCE_NS, "run-lost")
@@ -67,11 +71,23 @@ def tick(store: Store, now: int, awake_since: int, after_stream: Callable[[], No
         places = dict.fromkeys(silent + returned + stalled)
         rows = ((place, streams.select_unlocked(connection, *place)) for place in places)
         changed = [place for place, raw in rows if _evaluate(connection, raw, now, awake_since)]
-    new_findings = 0
     for place in changed:
         new_findings += _tick_one(store, place, now, awake_since)
         after_stream()
     return new_findings > 0
+
+
+def _catch_up(store: Store, now: int, after_stream: Callable[[], None]) -> int:
+    """Judges the postponed rows of streams whose collector has died. Returns the number of streams with findings."""
+    with store.reading() as connection:
+        left = streams.postponed_streams(connection, now - SILENCE_NS)
+    new_findings = 0
+    for run, stream in left:
+        with store.writing() as connection:
+            result = catch_up(connection, run, stream, now)
+        new_findings += result is not None and result.has_findings
+        after_stream()
+    return new_findings
 
 
 def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) -> bool:
@@ -84,25 +100,28 @@ def _tick_one(store: Store, place: tuple[str, str], now: int, awake_since: int) 
 def _evaluate(
     connection: Connection, raw: Raw | None, now: int, awake_since: int
 ) -> tuple[StreamState, Judgement] | None:
-    """The result of the verdicts for a stream that has not ended. None where nothing changes."""
+    """The result of the verdicts for a stream that has not ended. None where nothing changes.
+
+    A stream whose rows wait for their verdicts is evaluated once they have been judged.
+    """
     state = streams.parse_row(connection, raw) if raw is not None else None
-    if state is None or state.bye_reason is not None:
+    if state is None or state.bye_reason is not None or state.postponed_from is not None:
         return None
     # a shipper that met a stopped collector may pause for RETRY_NS before it tries again
     last_contact = state.last_seen if state.last_seen >= awake_since else awake_since + RETRY_NS
     alive = state.alive if now - last_contact < SILENCE_NS else None
     completed = (state.completed_step, state.completed_time or 0) if state.completed_step is not None else (-1, 0)
     view = columns.view(Schema(), (), tick=columns.Tick(now, alive, last_contact, False, *completed))
-    judged = judge_views(state.states, state.faults, [view])
-    return None if judged.states == state.states and not judged.findings else (state, judged)
+    judged = judge_views(state, [view])
+    return None if judged.columns["states"] == state.states and not judged.findings else (state, judged)
 
 
 def _store(connection: Connection, state: StreamState, judged: Judgement, now: int) -> bool:
     """Stores a result. Returns whether it has findings."""
     put_findings(connection, state.run, state.id, judged.findings, now)
     has_findings = bool(judged.findings)
-    values = {"states": judged.states, "faults": judged.faults, "version": state.version + has_findings}
-    streams.put(connection, state.run, state.id, values)
+    values = {name: judged.columns[name] for name in ("states", "faults")}
+    streams.put(connection, state.run, state.id, values | {"version": state.version + has_findings})
     for verdict in judged.failed:
         self_metrics.verdict_faults.labels(verdict).inc()
     return has_findings

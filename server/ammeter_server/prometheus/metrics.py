@@ -220,6 +220,12 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     Metric("ammeter_collector_outbox_pending", "gauge", (), "Notifications that are still to be delivered"),
     Metric("ammeter_collector_ingest_waiting", "gauge", (), "Batches that wait until they are committed"),
     Metric(
+        "ammeter_collector_verdict_delay_seconds",
+        "gauge",
+        (),
+        "Longest time that committed steps wait for their verdicts because this process is busy",
+    ),
+    Metric(
         "ammeter_collector_judge_lag_seconds",
         "gauge",
         (),

@@ -126,7 +126,7 @@ def test_there_is_no_way_back_to_a_schema_that_is_no_earlier_one(
 ) -> None:
     url = store.engine.url.render_as_string(hide_password=False)
     assert 2 == main(["migrate", "--database-url", url, f"--back-to={schema}", "--yes"])
-    assert "earlier schemas are 0011, 0010" in capsys.readouterr().err
+    assert "earlier schemas are 0012, 0011" in capsys.readouterr().err
     assert migrations.newest() == migrations.current(store)
 
 

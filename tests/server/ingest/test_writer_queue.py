@@ -22,14 +22,9 @@ from ammeter_server.db.tables import streams as table
 from ammeter_server.http.problems import Problem
 from ammeter_server.ingest import stream_update
 from ammeter_server.ingest.registration import IngestRequest
+from ammeter_server.ingest.stream_cache import MAX_CACHED_STREAMS, MAX_CACHED_TENSORS, StreamCache, StreamKey
 from ammeter_server.ingest.stream_update import CachedStream
-from ammeter_server.ingest.writer_queue import (
-    MAX_CACHED_STREAMS,
-    MAX_CACHED_TENSORS,
-    MAX_GROUP_BATCHES,
-    Intake,
-    StreamCache,
-)
+from ammeter_server.ingest.writer_queue import MAX_GROUP_BATCHES, Intake
 from tests.server.feeding import SCHEMA, Stream, break_down, train
 
 
@@ -206,12 +201,13 @@ def test_everybody_who_waits_is_answered_before_it_stops(here: AppContext) -> No
 def test_only_so_many_streams_and_tensors_are_remembered() -> None:
     cache = StreamCache()
     for number in range(MAX_CACHED_STREAMS + 5):
-        cache.put(CachedStream(None, StreamState("run", str(number))))
-    assert cache.get("run", "4") is None
-    assert cache.get("run", "5") is not None
+        cache.put(StreamKey(None, "run", str(number)), CachedStream(None, StreamState("run", str(number))))
+    assert cache.get(StreamKey(None, "run", "4")) is None
+    assert cache.get(StreamKey(None, "run", "5")) is not None
     large = Schema(("loss",), (), SCHEMA.tensors * (MAX_CACHED_TENSORS // (2 * len(SCHEMA.tensors))))
-    for number in range(3):
-        cache.put(CachedStream(None, StreamState("large", str(number)), large))
-    assert [False, True, True] == [cache.get("large", str(number)) is not None for number in range(3)]
-    cache.remove("large", "2")
-    assert cache.get("large", "2") is None
+    keys = [StreamKey(None, "large", str(number)) for number in range(3)]
+    for key in keys:
+        cache.put(key, CachedStream(None, StreamState(key.run, key.stream), large))
+    assert [False, True, True] == [cache.get(key) is not None for key in keys]
+    cache.remove(keys[2])
+    assert cache.get(keys[2]) is None

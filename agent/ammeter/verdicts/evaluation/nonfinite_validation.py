@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -20,7 +20,7 @@ from ammeter.verdicts.evaluation.validation_wording import LOGGED, OUTPUT, Valid
 from ammeter.verdicts.framework.finding import Finding, Verdict
 from ammeter.verdicts.framework.lifecycle import Lifecycle, changed, lifecycle_fields
 from ammeter.verdicts.framework.single_event import truncated
-from ammeter.wire.columns import View, measured
+from ammeter.wire.columns import Ints, View, measured
 from ammeter.wire.frames import Bye, Event, Schema
 
 FINITE_LOSSES = 10
@@ -130,8 +130,14 @@ def _over(state: State) -> State:
 
 
 def _rows(state: State, rows: View, names: Sequence[str]) -> State:
-    """Reads rows up to each logged value, and the value."""
-    stops = sorted({int(at) for name in names for at in np.flatnonzero(measured(rows.scalar(name)))})
+    """Reads rows up to each logged value, and the value.
+
+    While everything is finite, the last value of each name says as much as all of them.
+    """
+    measured_at = {name: np.flatnonzero(measured(rows.scalar(name))) for name in names}
+    if _is_healthy(state, rows, measured_at):
+        measured_at = {name: at[-1:] for name, at in measured_at.items()}
+    stops = sorted({int(row) for at in measured_at.values() for row in at})
     begin = 0
     for at in stops:
         state = _losses(state, _section(rows, begin, at + 1))
@@ -141,6 +147,16 @@ def _rows(state: State, rows: View, names: Sequence[str]) -> State:
                 state = _logged(state, name, int(rows.steps[at]), float(value[0]))
         begin = at + 1
     return _losses(state, _section(rows, begin, len(rows))) if begin < len(rows) else state
+
+
+def _is_healthy(state: State, rows: View, measured_at: Mapping[str, Ints]) -> bool:
+    """Whether nothing was wrong before these rows, and all their losses are finite."""
+    healthy = not state.found.source and state.finite_since >= 0 and rows.has_finite_losses
+    return (
+        healthy
+        and len(state.logged.keys() | measured_at.keys()) <= MAX_NAMES
+        and all(np.isfinite(rows.scalar(name)[at]).all() for name, at in measured_at.items())
+    )
 
 
 def _section(rows: View, begin: int, end: int) -> View:

@@ -35,6 +35,7 @@ class StreamState(NamedTuple):
     last_step_time: int | None = None
     completed_step: int | None = None
     completed_time: int | None = None
+    postponed_from: int | None = None
     precision: str | None = None
     latest: Mapping[str, Any] = {}
     counters: Mapping[str, Any] = {}
@@ -61,6 +62,7 @@ PROGRESS = (
     "last_step_time",
     "completed_step",
     "completed_time",
+    "postponed_from",
     "precision",
     "latest",
     "counters",
@@ -245,6 +247,16 @@ def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]
         .join(runs, runs.c.id == streams.c.run)
         .where(streams.c.last_seen < before, streams.c.bye_reason.is_(None), runs.c.state == "running")
         .where(streams.c.role == "rank")
+    )
+    return [(run, stream) for run, stream in connection.execute(query)]
+
+
+def postponed_streams(connection: Connection, before: int) -> list[tuple[str, str]]:
+    """Returns (run, id) of streams in running runs with postponed rows and without contact since `before`."""
+    query = (
+        select(streams.c.run, streams.c.id)
+        .join(runs, runs.c.id == streams.c.run)
+        .where(streams.c.postponed_from.is_not(None), streams.c.last_seen < before, runs.c.state == "running")
     )
     return [(run, stream) for run, stream in connection.execute(query)]
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from ammeter.verdicts.causality import explain
+from ammeter.verdicts.evaluation import nonfinite_validation as verdict
 from ammeter.verdicts.evaluation.nonfinite_validation import FINITE_LOSSES, is_validation_loss
+from ammeter.wire import columns
+from ammeter.wire.frames import Event, Schema
 from tests.agent.stream_builder import Stream, warm
 from tests.agent.stream_judgement import findings
 from tests.agent.streams import broken, healthy
@@ -154,3 +162,28 @@ def test_a_loss_in_validation_is_known_by_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["loss", "train_loss", "best_val_loss", "val_accuracy", "valloss", "interval_loss"])
 def test_another_value_is_not(name: str) -> None:
     assert not is_validation_loss(name)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_last_of_finite_values_says_as_much_as_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, chance = Schema(("loss", "val_loss", "eval/loss", "applied")), random.Random(seed)
+    worst = chance.choice((0.0, 0.0, 0.002, 0.05))
+    numbers = [chance.choice((1.5, 2.5)) if chance.random() >= worst else math.nan for _ in range(4 * 300)]
+    values = np.array(numbers, np.float32).reshape(4, 300)
+    values[1:3][np.array([chance.random() for _ in range(600)]).reshape(2, 300) < 0.6] = columns.ABSENT
+    steps = np.arange(300, dtype=np.int64)
+    view = columns.View(schema, steps, steps, values)
+    edges = [0, *sorted(chance.sample(range(1, 300), 9)), 300]
+    late = Event("values.logged", 120, 120, {"val_loss": 3.0})
+
+    def concluded() -> list[bytes]:
+        states = [verdict.State()]
+        for begin, end in pairwise(edges):
+            rows = view.rows(begin, end)
+            rows = replace(rows, frames=[(len(rows), late)] if begin == edges[3] else [])
+            states.append(verdict.judge(states[-1], rows)[0])
+        return [msgspec.msgpack.encode(state, order="sorted") for state in states]  # NaN is equal to NaN
+
+    quick = concluded()
+    monkeypatch.setattr(verdict, "_is_healthy", lambda *_: False)
+    assert concluded() == quick

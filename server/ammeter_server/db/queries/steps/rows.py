@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sqlalchemy import Connection, Row, Select, Table, bindparam, select
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
-from ammeter_server.db.engine import Store
 from ammeter_server.db.integer_codec import unpack_integers
 from ammeter_server.db.queries.steps.columns import stored_columns
 from ammeter_server.db.queries.steps.stream_info import (
@@ -33,6 +34,22 @@ MAX_ROWS = 2**31 - 1
 """Bounds of a query that has none, above all steps of a stream and the number of its rows."""
 
 
+class Readable(Protocol):
+    """Where rows are read from: a Store, in short transactions of their own, or InTransaction."""
+
+    def reading(self) -> AbstractContextManager[Connection]: ...
+
+
+@dataclass(frozen=True)
+class InTransaction:
+    """Reads rows in a transaction that has begun."""
+
+    connection: Connection
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        return nullcontext(self.connection)
+
+
 def _between(table: Table) -> Select[Any]:
     """Selects rows of a stream by their steps: built once, because the judge runs it for every rank."""
     of_steps = (table.c.last_step > bindparam("of_after"), table.c.first_step <= bindparam("of_last"))
@@ -44,7 +61,12 @@ _segments_between, _chunks_between = _between(segments), _between(chunks)
 
 
 def views(
-    store: Store, run: str, stream: str, first: int | None, last: int | None, selection: ColumnSelection | None = None
+    store: Readable,
+    run: str,
+    stream: str,
+    first: int | None,
+    last: int | None,
+    selection: ColumnSelection | None = None,
 ) -> Iterator[block.View]:
     """Yields the stream's rows from step `first` on, up to the view that contains `last`.
 
@@ -56,7 +78,7 @@ def views(
 
 
 def views_of(
-    store: Store, info: StreamInfo, first: int | None, last: int | None, selection: ColumnSelection | None = None
+    store: Readable, info: StreamInfo, first: int | None, last: int | None, selection: ColumnSelection | None = None
 ) -> Iterator[block.View]:
     """Yields the same for a stream whose facts are known."""
     after = (first or 0) - 1
@@ -75,7 +97,7 @@ def views_of(
 
 
 def latest_views(
-    store: Store, run: str, stream: str, limit: int, selection: ColumnSelection | None = None
+    store: Readable, run: str, stream: str, limit: int, selection: ColumnSelection | None = None
 ) -> Iterator[block.View]:
     """Yields the stream's newest rows, newest first: its last `limit` blocks and last segments."""
     with store.reading() as connection:
@@ -119,7 +141,7 @@ def _execute(
     return connection.execute(query, info.parameters | bounds).all()
 
 
-def _view(store: Store, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:
+def _view(store: Readable, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:
     """Reads the rows of a segment or a block."""
     schema, places = reduced_schema(info, row.schema, selection)
     if _is_block(row):

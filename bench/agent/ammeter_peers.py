@@ -10,6 +10,7 @@ import torch
 
 import ammeter
 from ammeter import journal
+from ammeter.wire import columns
 from ammeter.wire.frames import SCALARS, Steps
 from bench.agent.peers import NOT_PROVIDED, Coverage, Peer
 from bench.agent.training import TINY, Training
@@ -32,8 +33,8 @@ class Ammeter(Peer):
         if session is None:
             raise RuntimeError("Ammeter did not start; unset AMMETER_DISABLE, and see its warning above")
         self._session = session
-        self._young_steps, self._young = 0, (0, 0, 0)
-        """Steps before the first block, and the answers of the budget in them."""
+        self._young_steps = 0
+        """Steps before the first block."""
         session.unsubscribe()
 
     def attach(self) -> None:
@@ -46,19 +47,11 @@ class Ammeter(Peer):
         self._run.log(samples=self.training.spec.batch)
 
     def close(self) -> dict[str, float]:
-        faults, counts = self._session.faults, self._counts()
+        faults = self._session.faults
         self._run.close()
         if faults:
             raise RuntimeError(f"probes of Ammeter failed: {faults}; see its warning above")
-        full, refused, norms = (count - young for count, young in zip(counts, self._young, strict=True))
-        requested = max(1, full + refused)
-        read = {"norms": (full + norms) / requested, "statistics": full / requested}
-        return {**read, **own_cost(self._folder, self._young_steps)}
-
-    def _counts(self) -> tuple[int, int, int]:
-        """Full readings that the budget has allowed and refused, and norms that it has allowed."""
-        governor = self._session.governor
-        return governor.full.allowed, governor.full.refused, governor.norms.allowed
+        return own_record(self._folder, self._young_steps)
 
 
 class AmmeterLight(Ammeter):
@@ -91,7 +84,6 @@ class Settled(Ammeter):
         finally:
             training.peer = None
             self.detach()
-        self._young = self._counts()
 
 
 class SettledDefault(Settled): ...
@@ -106,18 +98,25 @@ class SettledFull(Settled, AmmeterFull): ...
 SETTLED: tuple[type[Settled], ...] = (SettledDefault, SettledLight, SettledFull)
 
 
-def own_cost(folder: Path, first: int = 0) -> dict[str, float]:
-    """Shares of step time spent inside Ammeter from a step on, median and mean, from the journals below a folder."""
-    overhead_index, seconds_index = (list(SCALARS).index(name) for name in ("overhead_seconds", "step_seconds"))
+def own_record(folder: Path, first: int = 0) -> dict[str, float]:
+    """What the journals below a folder say of Ammeter from a step on.
+
+    Returns:
+        Shares of step time spent inside Ammeter, median and mean; shares of steps with norms and with full statistics
+        of gradients.
+    """
+    places = [list(SCALARS).index(name) for name in ("overhead_seconds", "step_seconds", "grad_norm", "grad_absmax")]
     rows = [
-        np.frombuffer(entry.frame.values, "<f4")[[overhead_index, seconds_index]]
+        np.frombuffer(entry.frame.values, "<f4")[places]
         for run in folder.iterdir()
         for stream in journal.streams(run)
         for entry in journal.read(stream)
         if isinstance(entry.frame, Steps) and entry.frame.step >= first
     ]
-    costs = [(float(overhead), float(seconds)) for overhead, seconds in rows if overhead >= 0 and seconds > 0]
+    costs = [(float(overhead), float(seconds)) for overhead, seconds, *_ in rows if overhead >= 0 and seconds > 0]
     if not costs:
         raise RuntimeError(f"no row in {folder} has overhead_seconds and step_seconds")
     overhead, total = (sum(column) for column in zip(*costs, strict=True))
-    return {"overhead": median(cost / seconds for cost, seconds in costs), "mean_overhead": overhead / total}
+    norms, statistics = columns.measured(np.array(rows))[:, 2:].mean(axis=0).tolist()
+    read = {"norms": norms, "statistics": statistics}
+    return {"overhead": median(cost / seconds for cost, seconds in costs), "mean_overhead": overhead / total, **read}

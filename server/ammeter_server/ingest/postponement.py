@@ -87,8 +87,8 @@ class Postponement:
                 waiting = self._waiting.pop(key, None)
                 self._values -= waiting.values if waiting else 0
 
-    def overdue(self, most: int, at_once: bool = False) -> dict[StreamKey, str]:
-        """Returns streams whose rows have waited too long, the oldest first, with the ids of their stored runs.
+    def take_overdue(self, most: int, at_once: bool = False) -> dict[StreamKey, str]:
+        """Takes out streams whose rows have waited too long, the oldest first, with the ids of their stored runs.
 
         Args:
             most: How many.
@@ -97,5 +97,8 @@ class Postponement:
         delay = self.delay
         before = self._clock() - (delay + GRACE_NS if delay and not at_once else 0)
         with self._lock:
-            oldest = list(islice(self._waiting.items(), most))
-        return {key: waiting.run for key, waiting in oldest if waiting.since <= before}
+            oldest = islice(self._waiting.items(), most)
+            overdue = {key: waiting.run for key, waiting in oldest if waiting.since <= before}
+            for key in overdue:
+                self._values -= self._waiting.pop(key).values
+        return overdue

@@ -71,7 +71,7 @@ class Intake:
             self._queue.put(None)
         while self._threads:
             self._threads.pop().join()
-        while overdue := self.postponement.overdue(MAX_GROUP_BATCHES, at_once=True):
+        while overdue := self.postponement.take_overdue(MAX_GROUP_BATCHES, at_once=True):
             self._catch_up(overdue)
 
     async def submit(self, request: IngestRequest) -> int:
@@ -139,7 +139,7 @@ class Intake:
                 self._answer(group)
             if begin - caught_up >= CATCH_UP_SECONDS:
                 caught_up = begin
-                if overdue := self.postponement.overdue(MAX_GROUP_BATCHES):
+                if overdue := self.postponement.take_overdue(MAX_GROUP_BATCHES):
                     self._catch_up(overdue)
             before = time.monotonic()
             self.postponement.observe(before - begin, busy=True)
@@ -154,6 +154,12 @@ class Intake:
 
     def _catch_up(self, overdue: Mapping[StreamKey, str]) -> None:
         """Judges postponed rows that no further batch of their stream has reached in time."""
+        keys = list(overdue)
+        for begin in range(0, len(keys), self._max_group):
+            self._catch_up_group({key: overdue[key] for key in keys[begin : begin + self._max_group]})
+
+    def _catch_up_group(self, overdue: Mapping[StreamKey, str]) -> None:
+        """Judges the postponed rows of some streams in one transaction."""
         now, cached = time.time_ns(), {key: self._cache.get(key) for key in overdue}
         try:
             with self._context.store.writing() as connection:
@@ -164,12 +170,11 @@ class Intake:
         except Exception as fault:  # noqa: BLE001 - the next request of such a stream finds its rows again
             if len(overdue) > 1 and not isinstance(fault, StoreFullError | StoreAwayError):
                 for key, run in overdue.items():
-                    self._catch_up({key: run})
+                    self._catch_up_group({key: run})
                 return
             log.warning("postponed rows of %d streams are not judged yet: %s", len(overdue), fault)
             results = dict.fromkeys(overdue)
         for key, result in results.items():
-            self.postponement.forget(key)
             if result is None:
                 self._cache.remove(key)
             else:

@@ -85,7 +85,7 @@ class Taking:
             return [tuple(row) for row in connection.execute(query)]
 
     def catch_up(self) -> None:
-        self.intake._catch_up(self.intake.postponement.overdue(10))
+        self.intake._catch_up(self.intake.postponement.take_overdue(10))
 
 
 def opened(url: str) -> Taking:
@@ -198,11 +198,11 @@ def test_rows_wait_no_longer_than_they_should_when_no_more_batch_comes(taking: T
     taking.is_busy()
     send_rows(stream, 1, 3)
     taking.clock.now += MAX_DELAY_NS + GRACE_NS - 1
-    assert {} == taking.intake.postponement.overdue(10)
+    assert {} == taking.intake.postponement.take_overdue(10)
     taking.clock.now += 1
     taking.catch_up()
     assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
-    assert {} == taking.intake.postponement.overdue(10, at_once=True)
+    assert {} == taking.intake.postponement.take_overdue(10, at_once=True)
     send_rows(stream, 4, 4)
     assert 4 == taking.row.postponed_from
 
@@ -280,7 +280,7 @@ def test_a_run_that_was_deleted_meanwhile_has_no_rows_that_wait(taking: Taking) 
         connection.execute(runs.delete())
     taking.is_busy(False)
     taking.catch_up()
-    assert {} == taking.intake.postponement.overdue(10, at_once=True)
+    assert {} == taking.intake.postponement.take_overdue(10, at_once=True)
 
 
 def test_a_fault_over_one_stream_costs_the_others_nothing(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def test_a_refused_batch_leaves_the_rows_that_wait(taking: Taking) -> None:
     (refused,) = taking.intake.commit_group([request])
     assert isinstance(refused, Exception)
     assert 1 == taking.row.postponed_from
-    assert StreamKey.of(request) in taking.intake.postponement.overdue(10, at_once=True)
+    assert StreamKey.of(request) in taking.intake.postponement.take_overdue(10, at_once=True)
     taking.clock.now += MAX_DELAY_NS
     send_rows(stream, 4, 4)
     assert (None, 5) == (taking.row.postponed_from, taking.row.counters["steps"])

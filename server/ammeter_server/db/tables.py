@@ -6,7 +6,18 @@ judgement and a run's page each read one place. Times are nanoseconds since the 
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    column,
+)
 
 from ammeter_server.db.column_types import Document, document, flag, integer, key, text
 
@@ -57,6 +68,8 @@ external_id: the id that its processes use, see runs/run_ids.py.
 owner, git_commit, driver: copies from its tags and environment, for indexes; empty if unknown.
 """
 
+POSTPONED = column("postponed_from").is_not(None)
+
 streams = Table(
     "streams",
     metadata,
@@ -93,6 +106,7 @@ streams = Table(
     ForeignKeyConstraint(["run"], ["runs.id"], ondelete="CASCADE"),
     Index("ix_streams_last_seen", "last_seen"),
     Index("ix_streams_host_started", "host", "started"),
+    Index("ix_streams_postponed_from", "postponed_from", sqlite_where=POSTPONED, postgresql_where=POSTPONED),
 )
 """The record of one process in one attempt. Ingest and the verdicts for the passing of time write it, under its row
 lock.

@@ -70,7 +70,7 @@ def parse(
     """
     parsed = ParsedBatch(last_step=last_step)
     if postponed is not None:
-        parsed.stretches.append(replace(postponed, blocks=[*postponed.blocks]))
+        parsed.stretches.append(replace(postponed, blocks=[*postponed.blocks], frames=[]))
     elif schema is not None:
         parsed.stretches.append(Stretch(schema))
     for index, item in enumerate(items):

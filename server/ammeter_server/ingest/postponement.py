@@ -29,8 +29,8 @@ GRACE_NS = 10**9
 LOAD_SECONDS = 0.5
 """Time constant of the exponential mean of the load."""
 
-MAX_POSTPONED_VALUES = 16_000_000
-"""Values of all streams that wait together: 64 MB."""
+MAX_WAITING_VALUES = 16_000_000
+"""Values of all streams that may wait together: 64 MB. A group of batches in preparation may add 32 MB."""
 
 
 class _Waiting(NamedTuple):
@@ -62,11 +62,11 @@ class Postponement:
         """How long rows wait at most for further ones of their stream, in ns; 0 while there is time for every batch."""
         return int(MAX_DELAY_NS * max(0.0, self._busy_share - IDLE_SHARE) / (1 - IDLE_SHARE))
 
-    def allows(self, key: StreamKey) -> bool:
-        """Returns whether new rows of a stream may wait for their verdicts."""
+    def delay_of(self, key: StreamKey) -> int:
+        """Returns how long new rows of a stream may wait for their verdicts, in ns."""
         delay, waiting = self.delay, self._waiting.get(key)
-        recent = waiting is None or self._clock() - waiting.since < delay
-        return delay > 0 and recent and self._values < MAX_POSTPONED_VALUES
+        waited = 0 if waiting is None else self._clock() - waiting.since
+        return delay if waited < delay and self._values < MAX_WAITING_VALUES else 0
 
     def note(self, key: StreamKey, stream: CachedStream) -> None:
         """Records whether a stream has postponed rows, after each commit of it."""

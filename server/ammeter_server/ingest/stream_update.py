@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from ammeter.counters import rows as rows_with
 from ammeter.counters import stream as stream_counters
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire import frames
+from ammeter.wire import columns, frames
 from ammeter.wire.frames import Block, Event, Lost, Schema
 from ammeter.wire.printable import storable
 from ammeter_server.db.queries.streams import Raw, StreamState
@@ -22,7 +23,9 @@ from ammeter_server.ingest.judgement import Judgement, judge_views
 from ammeter_server.ingest.parsing import ParsedBatch, Stretch, parse
 
 MAX_POSTPONED_ROWS = 64
-"""Rows of a stream that may wait for their verdicts. With more in one view, a row is hardly cheaper to judge."""
+MAX_POSTPONED_VALUES = 250_000
+"""Rows of a stream, and their values, that may wait for their verdicts. With more rows in one view, a row is hardly
+cheaper to judge."""
 
 MAX_EVENTS = 1_000_000
 """Stored events of one stream. Further events are evaluated like all others, and counted as lost."""
@@ -40,6 +43,7 @@ class CachedStream:
         schema: The schema in force at the end of the stream.
         decoded: Verdict -> (its packed state, the decoded state).
         postponed: The rows from state.postponed_from on, which wait for their verdicts.
+        rows_at: When this process has committed its newest rows, in ns; 0 if it has not.
     """
 
     raw: Raw | None
@@ -47,6 +51,7 @@ class CachedStream:
     schema: Schema | None = None
     decoded: dict[str, tuple[bytes, Any]] = field(default_factory=dict)
     postponed: Stretch | None = None
+    rows_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class StreamUpdate:
     losses: Sequence[Lost] = ()
 
 
-def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int, may_wait: bool = False) -> StreamUpdate:
+def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int, delay: int = 0) -> StreamUpdate:
     """Computes the changes of a batch that begins at the stream's offset.
 
     Args:
@@ -92,7 +97,7 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int, may_wa
         batch: Decoded and checked.
         end: The stream's offset after it.
         now: In ns.
-        may_wait: Whether rows may wait for their verdicts. Events, final records and losses never do.
+        delay: How long rows may wait for their verdicts, in ns. Events, final records and losses never do.
 
     Raises:
         Problem: 422: the batch is refused.
@@ -104,7 +109,8 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int, may_wa
     stored, dropped = parsed.events[:room], len(parsed.events[room:])
     over_cap = [Lost(EVENTS_CAP, events=dropped)] if dropped else []
     losses = [*parsed.losses, *batch.gaps, *over_cap]
-    waits = may_wait and not losses and parsed.has_rows_only and parsed.stretches[0].rows <= MAX_POSTPONED_ROWS
+    is_frequent = 0 <= now - stream.rows_at < delay  # the next batch is likely to come in time
+    waits = is_frequent and not losses and parsed.has_rows_only and _may_wait(parsed)
     judgement = _postponed(state, parsed) if waits else _judge(stream, parsed)
     begins = parsed.hello is not None and stream.schema is None
     wakes_judge = bool(judgement.findings) or parsed.bye is not None or begins
@@ -131,6 +137,20 @@ def decide(stream: CachedStream, batch: frames.Batch, end: int, now: int, may_wa
         dropped=dropped,
         losses=losses,
     )
+
+
+def _may_wait(parsed: ParsedBatch) -> bool:
+    """Whether the rows of a batch are few, and nothing is wrong in them."""
+    stretch = parsed.stretches[0]
+    is_small = stretch.rows <= min(MAX_POSTPONED_ROWS, MAX_POSTPONED_VALUES // stretch.schema.width)
+    return is_small and not any(map(_is_bad, stretch.blocks[-len(parsed.chunks) :]))
+
+
+def _is_bad(rows: columns.View) -> bool:
+    """Whether rows have a skipped step, or a loss or gradients that are not finite."""
+    skipped = rows_with.positive(rows.scalar("skipped"))
+    bad = skipped, rows_with.nonfinite_losses(rows), rows_with.nonfinite_gradients(rows)
+    return any(mask.any() for mask in bad)
 
 
 def _judge(stream: CachedStream, parsed: ParsedBatch) -> Judgement:

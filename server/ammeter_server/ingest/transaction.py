@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ammeter.verdicts.framework.finding import Finding
-from ammeter.wire import columns, frames
+from ammeter.wire import frames
 from ammeter_server.db import Connection, DatabaseError
 from ammeter_server.db.json_safe import plain
 from ammeter_server.db.queries import streams
@@ -107,7 +107,7 @@ def catch_up(
     judgement = judge_views(current.state, rows, current.decoded)
     has_findings = bool(judgement.findings)
     put_findings(connection, run, stream, judgement.findings, now)
-    after = current.state._replace(**judgement.columns, version=current.state.version + 1)  # readers have a change
+    after = current.state._replace(**judgement.columns, version=current.state.version + has_findings)
     raw = streams.update_progress(connection, current.state, raw, after)
     _count_faults(judgement.failed)
     return CaughtUp(replace(current, raw=raw, state=after, postponed=None), has_findings)
@@ -184,16 +184,20 @@ def _load(connection: Connection, raw: Raw) -> CachedStream:
 
 
 def _postponed(connection: Connection, state: StreamState, schema: frames.Schema) -> Stretch | None:
-    """Reads the stored rows that wait for their verdicts; none if they are damaged, so that the stream goes on."""
+    """Reads the stored rows that wait for their verdicts, up to the first that is damaged: the stream goes on."""
     if state.postponed_from is None:
         return None
-    stored = views(InTransaction(connection), state.run, state.id, state.postponed_from, state.last_step)
+    stretch = Stretch(schema)
     try:
-        blocks = list(stored)
-    except (columns.BadBlock, ValueError, MemoryError) as error:
-        log.warning("rows of run %s from step %s are not judged: %s", state.run, state.postponed_from, error)
-        return None
-    return Stretch(schema, blocks, rows=sum(map(len, blocks))) if blocks else None
+        for view in views(InTransaction(connection), state.run, state.id, state.postponed_from, state.last_step):
+            stretch.blocks.append(view)
+            stretch.rows += len(view)
+    except DatabaseError:  # the transaction is lost
+        raise
+    except Exception as error:  # noqa: BLE001 - what unpacks values raises many kinds for damaged ones
+        first = stretch.blocks[-1].steps[-1] + 1 if stretch.blocks else state.postponed_from
+        log.warning("rows of run %s, stream %s, from step %s are not judged: %s", state.run, state.id, first, error)
+    return stretch if stretch.rows else None
 
 
 def _open_stream(connection: Connection, stream: CachedStream, prepared: PreparedBatch) -> CachedStream:
@@ -249,7 +253,8 @@ def _write_change(connection: Connection, stream: CachedStream, change: StreamUp
     if change.identity:
         streams.put(connection, state.run, state.id, change.identity)
         return None
-    return CachedStream(raw, after, change.schema, stream.decoded, change.postponed)
+    rows_at = now if change.chunks else stream.rows_at
+    return CachedStream(raw, after, change.schema, stream.decoded, change.postponed, rows_at)
 
 
 def _count_faults(verdicts: Iterable[str]) -> None:

@@ -71,8 +71,7 @@ class Intake:
             self._queue.put(None)
         while self._threads:
             self._threads.pop().join()
-        while overdue := self.postponement.take_overdue(MAX_GROUP_BATCHES, at_once=True):
-            self._catch_up(overdue)
+        self._catch_up(at_once=True)
 
     async def submit(self, request: IngestRequest) -> int:
         """Enqueues one batch and waits until it is committed.
@@ -139,8 +138,7 @@ class Intake:
                 self._answer(group)
             if begin - caught_up >= CATCH_UP_SECONDS:
                 caught_up = begin
-                if overdue := self.postponement.take_overdue(MAX_GROUP_BATCHES):
-                    self._catch_up(overdue)
+                self._catch_up()
             before = time.monotonic()
             self.postponement.observe(before - begin, busy=True)
 
@@ -152,14 +150,17 @@ class Intake:
             answers = [fault for _ in group]
         _resolve([item for item, _ in group], answers)
 
-    def _catch_up(self, overdue: Mapping[StreamKey, str]) -> None:
-        """Judges postponed rows that no further batch of their stream has reached in time."""
-        keys = list(overdue)
-        for begin in range(0, len(keys), self._max_group):
-            self._catch_up_group({key: overdue[key] for key in keys[begin : begin + self._max_group]})
+    def _catch_up(self, at_once: bool = False) -> None:
+        """Judges postponed rows that no further batch of their stream has reached in time.
 
-    def _catch_up_group(self, overdue: Mapping[StreamKey, str]) -> None:
-        """Judges the postponed rows of some streams in one transaction."""
+        Ends when the database does not answer, or when batches wait, unless it has to be done at once.
+        """
+        while overdue := self.postponement.take_overdue(self._max_group, at_once):
+            if not self._catch_up_group(overdue) or (self.waiting and not at_once):
+                return
+
+    def _catch_up_group(self, overdue: Mapping[StreamKey, str]) -> bool:
+        """Judges the postponed rows of some streams in one transaction. Returns whether the database has answered."""
         now, cached = time.time_ns(), {key: self._cache.get(key) for key in overdue}
         try:
             with self._context.store.writing() as connection:
@@ -168,12 +169,13 @@ class Intake:
                     for key, run in overdue.items()
                 }
         except Exception as fault:  # noqa: BLE001 - the next request of such a stream finds its rows again
-            if len(overdue) > 1 and not isinstance(fault, StoreFullError | StoreAwayError):
-                for key, run in overdue.items():
-                    self._catch_up_group({key: run})
-                return
+            is_away = isinstance(fault, StoreFullError | StoreAwayError)
+            if len(overdue) > 1 and not is_away:
+                return all(self._catch_up_group({key: run}) for key, run in overdue.items())
             log.warning("postponed rows of %d streams are not judged yet: %s", len(overdue), fault)
-            results = dict.fromkeys(overdue)
+            for key in overdue:
+                self._cache.remove(key)
+            return not is_away
         for key, result in results.items():
             if result is None:
                 self._cache.remove(key)
@@ -181,6 +183,7 @@ class Intake:
                 self._cache.put(key, result.stream)
         if any(result is not None and result.has_findings for result in results.values()):
             self._context.judge_wakeup.set()
+        return True
 
     def _group(self, first: _Waiting) -> list[_Waiting]:
         """The first batch and the batches that are queued already, up to the group limits."""
@@ -213,8 +216,8 @@ class Intake:
         if cached is None or cached.state.acknowledged != offset or offset == end:
             return PreparedBatch(request, now, batch, cached)
         try:
-            may_wait = self.postponement.allows(key)
-            return PreparedBatch(request, now, batch, cached, stream_update.decide(cached, batch, end, now, may_wait))
+            delay = self.postponement.delay_of(key)
+            return PreparedBatch(request, now, batch, cached, stream_update.decide(cached, batch, end, now, delay))
         except Exception:  # noqa: BLE001 - the cache may be stale; decided again from the row
             return PreparedBatch(request, now, batch)
 
@@ -230,6 +233,8 @@ class Intake:
             self.postponement.note(key, result.stream)
         elif result.change is not None or isinstance(result.answer, Exception):
             self._cache.remove(key)
+        if result.stream is None and result.change is not None:  # a hello or bye, with which all rows are judged
+            self.postponement.forget(key)
         if result.change is not None:
             self_metrics.ingest_values.inc(result.change.values)
             self_metrics.ingest_bytes.inc(len(result.request.body))

@@ -5,16 +5,19 @@ Judges rows that a collector has postponed and not judged, because it died.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ammeter.wire import columns
 from ammeter.wire.frames import Schema
-from ammeter_server.db import Connection, Store
+from ammeter_server.db import Connection, Store, StoreAwayError, StoreFullError
 from ammeter_server.db.queries import streams
 from ammeter_server.db.queries.streams import Raw, StreamState
 from ammeter_server.ingest.judgement import Judgement, judge_views
 from ammeter_server.ingest.transaction import catch_up, put_findings
 from ammeter_server.process import self_metrics
+
+log = logging.getLogger(__name__)
 
 SILENCE_NS = 15 * 10**9
 """A shipper sends something every 2 s; after this silence the verdicts on silence are evaluated."""
@@ -83,8 +86,14 @@ def _catch_up(store: Store, now: int, after_stream: Callable[[], None]) -> int:
         left = streams.postponed_streams(connection, now - SILENCE_NS)
     new_findings = 0
     for run, stream in left:
-        with store.writing() as connection:
-            result = catch_up(connection, run, stream, now)
+        try:
+            with store.writing() as connection:
+                result = catch_up(connection, run, stream, now)
+        except (StoreFullError, StoreAwayError):
+            raise
+        except Exception:
+            log.exception("the postponed rows of run %s, stream %s, cannot be judged", run, stream)
+            continue
         new_findings += result is not None and result.has_findings
         after_stream()
     return new_findings

@@ -223,7 +223,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
         "ammeter_collector_verdict_delay_seconds",
         "gauge",
         (),
-        "Longest time that committed steps wait for their verdicts because this process is busy",
+        "Time for which committed steps may wait for their verdicts because this process is busy",
     ),
     Metric(
         "ammeter_collector_judge_lag_seconds",

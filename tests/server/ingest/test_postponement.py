@@ -2,118 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from sqlalchemy import func, select, update
 
-from ammeter.wire import codec
-from ammeter.wire.frames import Batch, Lost
-from ammeter_server.config.settings import Settings
-from ammeter_server.context import AppContext
-from ammeter_server.db import Row, Store, connect, migrations
-from ammeter_server.db.step_tables import chunks
-from ammeter_server.db.tables import findings, runs, streams
-from ammeter_server.ingest import postponement, transaction
+from ammeter.wire.frames import Lost
+from ammeter_server.db.queries import live
+from ammeter_server.db.queries import runs as of_runs
+from ammeter_server.ingest import postponement
 from ammeter_server.ingest.postponement import GRACE_NS, MAX_DELAY_NS, Postponement
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.stream_cache import StreamKey
 from ammeter_server.ingest.stream_update import MAX_POSTPONED_ROWS
-from ammeter_server.ingest.writer_queue import Intake
-from ammeter_server.judging.silent_streams import SILENCE_NS, tick
-from ammeter_server.maintenance.compaction import MIN_SMALL_BLOCKS, compact
-from tests.server.databases import postgresql
 from tests.server.feeding import Stream, break_down, serving, train, wait_until
-
-RUN, STREAM = "6d3c6b0e-7f0b-4f0e-9a44-3b6f6d0f2f11", "0" * 32
-SECOND = 10**9
-
-
-@dataclass
-class Clock:
-    now: int = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@dataclass
-class Taking:
-    """Stands where an HTTP client does, and passes each batch to an intake that is as busy as the test wants."""
-
-    context: AppContext
-    clock: Clock = field(default_factory=Clock)
-    intake: Intake = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Another process of the collector, which knows only the database."""
-        self.intake = Intake(self.context)
-        self.intake.postponement = Postponement(self.clock)
-
-    def is_busy(self, busy: bool = True) -> None:
-        self.intake.postponement.observe(60.0, busy)
-
-    def post(self, path: str, content: bytes, headers: dict[str, str]) -> Any:
-        *_, run, _, stream, _, query = path.replace("?", "/").split("/")
-        offset, end = (int(parameter.partition("=")[2]) for parameter in query.split("&"))
-        (answer,) = self.intake.commit_group([IngestRequest(run, stream, offset, end, content)])
-        return httpx.Response(200 if answer == end else 500, text=str(answer))
-
-    @property
-    def row(self) -> Row[Any]:
-        with self.context.store.reading() as connection:
-            return connection.execute(select(streams)).one()
-
-    @property
-    def chunk_count(self) -> int:
-        with self.context.store.reading() as connection:
-            return connection.execute(select(func.count()).select_from(chunks)).scalar_one()
-
-    def findings(self) -> list[tuple[Any, ...]]:
-        with self.context.store.reading() as connection:
-            query = select(findings.c.verdict, findings.c.body).order_by(findings.c.verdict)
-            return [tuple(row) for row in connection.execute(query)]
-
-    def catch_up(self) -> None:
-        self.intake._catch_up(self.intake.postponement.take_overdue(10))
-
-
-def opened(url: str) -> Taking:
-    store = connect(url)
-    migrations.migrate(store)
-    return Taking(AppContext(Settings(database_url=url), store))
-
-
-@pytest.fixture
-def taking(tmp_path: Path) -> Iterator[Taking]:
-    taking = opened(f"sqlite:///{tmp_path / 'collector.db'}")
-    yield taking
-    taking.context.store.close()
-
-
-def begun(taking: Taking, steps: int = 1) -> Stream:
-    stream = Stream(taking, run=RUN, stream=STREAM)  # type: ignore[arg-type]
-    train(stream, 0, steps - 1)
-    stream.send()
-    stream.send()  # a heartbeat, after which the intake has the stream in its cache
-    return stream
-
-
-def send_rows(stream: Stream, first: int, last: int) -> None:
-    """One batch for each row."""
-    for step in range(first, last + 1):
-        train(stream, step, step)
-        stream.send()
+from tests.server.ingest.postponing import RUN, SECOND, Clock, Taking, begun, begun_many, opened, send_rows
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -216,115 +125,65 @@ def test_a_collector_that_has_time_again_judges_what_waits(taking: Taking) -> No
     assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_a_collector_that_died_leaves_its_rows_to_the_next(taking: Taking, compacted: bool) -> None:
-    stream = begun(taking)
+@pytest.mark.parametrize("later", [MAX_DELAY_NS + SECOND, -SECOND])
+def test_a_stream_with_slow_steps_has_nothing_to_wait_for(
+    taking: Taking, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    stream, time_ns = begun(taking), time.time_ns
     taking.is_busy()
-    send_rows(stream, 1, MIN_SMALL_BLOCKS if compacted else 3)
-    if compacted:
-        assert compact(taking.context.store, RUN, STREAM, "worker")
-        assert taking.chunk_count < MIN_SMALL_BLOCKS
-    taking.restart()
-    send_rows(stream, taking.row.last_step + 1, taking.row.last_step + 1)
-    assert (None, taking.row.rows) == (taking.row.postponed_from, taking.row.counters["steps"])
+    send_rows(stream, 1, 1)
+    assert 1 == taking.row.postponed_from
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + later)
+    send_rows(stream, 2, 2)
+    assert (None, 3) == (taking.row.postponed_from, taking.row.counters["steps"])
 
 
-def test_a_heartbeat_after_a_restart_is_enough(taking: Taking) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [{"loss": math.nan}, {"loss": math.inf}, {"skipped": 1.0}, {"grad_norm": math.inf}, {"grad_nonfinite": 3.0}],
+    ids=str,
+)
+def test_a_row_with_something_wrong_does_not_wait(taking: Taking, wrong: dict[str, float]) -> None:
     stream = begun(taking)
     taking.is_busy()
     send_rows(stream, 1, 3)
-    taking.restart()
+    stream.tell(4, {"loss": 1.0, "applied": 1.0} | wrong)
+    stream.send()
+    assert (None, 5) == (taking.row.postponed_from, taking.row.counters["steps"])
+
+
+def test_a_row_in_which_nothing_was_measured_waits(taking: Taking) -> None:
+    stream = begun(taking)
+    taking.is_busy()
+    stream.tell(1, {"applied": 1.0})
     stream.send()
     assert 1 == taking.row.postponed_from
-    taking.catch_up()
-    assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
 
 
-def test_rows_of_a_stream_that_nobody_sends_any_more_are_judged_before_it_is_lost(taking: Taking) -> None:
-    stream = begun(taking)
+def test_rows_of_many_streams_are_judged_as_soon_as_there_is_time(taking: Taking) -> None:
+    many = begun_many(taking)
     taking.is_busy()
-    send_rows(stream, 1, 3)
-    store, last_seen = taking.context.store, taking.row.last_seen
-    tick(store, last_seen + SILENCE_NS - 1, 0)
-    assert 1 == taking.row.postponed_from
-    tick(store, last_seen + SILENCE_NS + 1, 0)
-    assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
-    assert ["run-lost"] == [verdict for verdict, _ in taking.findings()]
-
-
-def test_what_waits_is_judged_before_the_collector_stops(taking: Taking) -> None:
-    stream = begun(taking)
-    taking.is_busy()
-    send_rows(stream, 1, 3)
-    taking.intake.stop()
-    assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
-
-
-def test_rows_that_are_damaged_on_the_disk_do_not_stop_their_stream(taking: Taking) -> None:
-    stream = begun(taking)
-    taking.is_busy()
-    send_rows(stream, 1, 3)
-    with taking.context.store.writing() as connection:
-        connection.execute(update(chunks).where(chunks.c.first_step == 2).values(data=b"rust"))
-    taking.restart()
-    send_rows(stream, 4, 4)
-    assert (None, 5, 2) == (taking.row.postponed_from, taking.row.rows, taking.row.counters["steps"])
-
-
-def test_a_run_that_was_deleted_meanwhile_has_no_rows_that_wait(taking: Taking) -> None:
-    stream = begun(taking)
-    taking.is_busy()
-    send_rows(stream, 1, 3)
-    with taking.context.store.writing() as connection:
-        connection.execute(streams.delete())
-        connection.execute(runs.delete())
+    for stream in many:
+        send_rows(stream, 1, 1)
+    assert len(many) == taking.waiting_streams
     taking.is_busy(False)
     taking.catch_up()
-    assert {} == taking.intake.postponement.take_overdue(10, at_once=True)
+    assert 0 == taking.waiting_streams
 
 
-def test_a_fault_over_one_stream_costs_the_others_nothing(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, other = begun(taking), Stream(taking, run=RUN, stream="1" * 32)  # type: ignore[arg-type]
-    train(other, 0, 0)
-    other.send()
+def test_readers_see_that_waiting_rows_were_judged(taking: Taking) -> None:
+    stream, store = begun(taking), taking.context.store
     taking.is_busy()
     send_rows(stream, 1, 3)
-    send_rows(other, 1, 3)
-    catch_up = transaction.catch_up
 
-    def faulty(connection: Any, run: str, stream: str, *rest: Any) -> Any:
-        if stream == STREAM:
-            raise OverflowError("too large")
-        return catch_up(connection, run, stream, *rest)
+    def marks() -> tuple[Any, ...]:
+        with store.reading() as connection:
+            return of_runs.marks_of(connection, [RUN], 0), live.versions(connection, [RUN])
 
-    monkeypatch.setattr(transaction, "catch_up", faulty)
+    before = marks()
     taking.is_busy(False)
     taking.catch_up()
-    with taking.context.store.reading() as connection:
-        rows = connection.execute(select(streams.c.postponed_from).order_by(streams.c.id)).scalars().all()
-    assert [1, None] == rows
-    send_rows(stream, 4, 4)
-    with taking.context.store.reading() as connection:
-        rows = connection.execute(select(streams.c.postponed_from).order_by(streams.c.id)).scalars().all()
-    assert [None, None] == rows
-
-
-def test_two_collectors_on_postgresql_judge_each_row_once() -> None:
-    with postgresql() as url:
-        one = opened(url)
-        other = Taking(AppContext(one.context.settings, connect(url)))
-        stream = begun(one)
-        for turn in range(20):
-            here = (one, other)[turn % 3 == 2]
-            stream.client = here  # type: ignore[assignment]
-            here.is_busy()
-            send_rows(stream, 3 * turn + 1, 3 * turn + 3)
-        for here in (one, other):
-            here.is_busy(False)
-            here.catch_up()
-        assert (None, 61, 61) == (one.row.postponed_from, one.row.rows, one.row.counters["steps"])
-        for here in (one, other):
-            here.context.store.close()
+    assert all(was != now for was, now in zip(before, marks(), strict=True))
 
 
 def test_a_running_collector_judges_all_rows_soon_after_the_load(tmp_path: Path) -> None:
@@ -356,7 +215,7 @@ def test_the_delay_grows_with_the_load() -> None:
 
 def test_only_so_many_values_wait_at_a_time(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = begun(taking)
-    monkeypatch.setattr(postponement, "MAX_POSTPONED_VALUES", 3 * stream.schema.width)
+    monkeypatch.setattr(postponement, "MAX_WAITING_VALUES", 3 * stream.schema.width)
     taking.is_busy()
     send_rows(stream, 1, 3)
     assert 1 == taking.row.postponed_from
@@ -364,45 +223,6 @@ def test_only_so_many_values_wait_at_a_time(taking: Taking, monkeypatch: pytest.
     assert None is taking.row.postponed_from
     send_rows(stream, 5, 5)
     assert 5 == taking.row.postponed_from
-
-
-def test_a_refused_batch_leaves_the_rows_that_wait(taking: Taking) -> None:
-    stream = begun(taking)
-    taking.is_busy()
-    send_rows(stream, 1, 3)
-    body = codec.encode_batch(Batch([codec_block(stream, 2)]))
-    request = IngestRequest(RUN, STREAM, stream.offset, stream.offset + 1, body)
-    (refused,) = taking.intake.commit_group([request])
-    assert isinstance(refused, Exception)
-    assert 1 == taking.row.postponed_from
-    assert StreamKey.of(request) in taking.intake.postponement.take_overdue(10, at_once=True)
-    taking.clock.now += MAX_DELAY_NS
-    send_rows(stream, 4, 4)
-    assert (None, 5) == (taking.row.postponed_from, taking.row.counters["steps"])
-
-
-def codec_block(stream: Stream, step: int) -> Any:
-    train(stream, step, step)
-    stream.pack()
-    return stream.items.pop()
-
-
-def test_a_store_that_is_away_is_asked_again(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = begun(taking)
-    taking.is_busy()
-    send_rows(stream, 1, 3)
-    taking.is_busy(False)
-
-    def away(self: Store, durable: bool = True) -> Any:
-        raise OSError("away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "writing", away)
-        taking.catch_up()
-    assert 1 == taking.row.postponed_from
-    stream.send()
-    taking.catch_up()
-    assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
 
 
 def test_runs_have_their_own_keys() -> None:

@@ -20,6 +20,7 @@ def versions(connection: Connection, of: Collection[str]) -> dict[str, tuple[Any
     counted = (
         *(func.count(), func.sum(streams.c.acknowledged % 2**40), func.sum(streams.c.version)),
         func.max(streams.c.completed_time),
+        func.count(streams.c.postponed_from),
     )
     handled = func.count(), *map(func.max, (incidents.c.opened, incidents.c.acknowledged, incidents.c.closed))
     queries = (

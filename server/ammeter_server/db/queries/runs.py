@@ -73,6 +73,7 @@ STREAM_MARK = (
     streams.c.acknowledged,
     streams.c.backlog,
     streams.c.completed_time,
+    streams.c.postponed_from,
     streams.c.version,
 )
 """Every write to a stream changes one of these. Two kinds do not: each request of a shipper writes `last_seen`, and

@@ -252,11 +252,9 @@ def silent_streams(connection: Connection, before: int) -> list[tuple[str, str]]
 
 
 def postponed_streams(connection: Connection, before: int) -> list[tuple[str, str]]:
-    """Returns (run, id) of streams in running runs with postponed rows and without contact since `before`."""
-    query = (
-        select(streams.c.run, streams.c.id)
-        .join(runs, runs.c.id == streams.c.run)
-        .where(streams.c.postponed_from.is_not(None), streams.c.last_seen < before, runs.c.state == "running")
+    """Returns (run, id) of streams with postponed rows and without contact since `before`."""
+    query = select(streams.c.run, streams.c.id).where(
+        streams.c.postponed_from.is_not(None), streams.c.last_seen < before
     )
     return [(run, stream) for run, stream in connection.execute(query)]
 

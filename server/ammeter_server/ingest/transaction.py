@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -109,7 +109,7 @@ def catch_up(
     put_findings(connection, run, stream, judgement.findings, now)
     after = current.state._replace(**judgement.columns, version=current.state.version + has_findings)
     raw = streams.update_progress(connection, current.state, raw, after)
-    _count_faults(judgement.failed)
+    self_metrics.count_faults(judgement.failed)
     return CaughtUp(replace(current, raw=raw, state=after, postponed=None), has_findings)
 
 
@@ -247,7 +247,7 @@ def _write_change(connection: Connection, stream: CachedStream, change: StreamUp
     assert stream.raw is not None
     after = state._replace(**change.progress)
     raw = streams.update_progress(connection, state, stream.raw, after)
-    _count_faults(change.faults)
+    self_metrics.count_faults(change.faults)
     if change.dropped:
         self_metrics.limited.labels("events").inc(change.dropped)
     if change.identity:
@@ -255,8 +255,3 @@ def _write_change(connection: Connection, stream: CachedStream, change: StreamUp
         return None
     rows_at = now if change.chunks else stream.rows_at
     return CachedStream(raw, after, change.schema, stream.decoded, change.postponed, rows_at)
-
-
-def _count_faults(verdicts: Iterable[str]) -> None:
-    for verdict in verdicts:
-        self_metrics.verdict_faults.labels(verdict).inc()

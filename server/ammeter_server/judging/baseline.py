@@ -66,8 +66,7 @@ def evaluate_baseline(
         return BaselineEvaluation(known, dict(before), finished=False)
     both = RunComparison(mine, other, delta=parse_share(run.tags.get("validation_delta")))
     answer = verdicts.judge_runs(both)
-    for verdict in answer.faults:
-        self_metrics.verdict_faults.labels(verdict).inc()
+    self_metrics.count_faults(answer.faults)
     findings = _carry_over(known, {finding.verdict: finding for finding in answer.findings})
     as_json = {verdict: plain(msgspec.structs.asdict(finding)) for verdict, finding in findings.items()}
     return BaselineEvaluation(

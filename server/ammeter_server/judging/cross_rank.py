@@ -98,8 +98,7 @@ def _evaluate_ranks(
         for finding in judged.findings:
             times = finding.times + earlier.get(finding.verdict, 0)
             findings[finding.verdict] = msgspec.structs.replace(finding, times=times)
-        for verdict in judged.faults:
-            self_metrics.verdict_faults.labels(verdict).inc()
+        self_metrics.count_faults(judged.faults)
         reached = int(aligned.steps[-1]) if len(aligned) else reached
         if len(aligned) and time.monotonic() > until:
             finished = False

@@ -131,6 +131,5 @@ def _store(connection: Connection, state: StreamState, judged: Judgement, now: i
     has_findings = bool(judged.findings)
     values = {name: judged.columns[name] for name in ("states", "faults")}
     streams.put(connection, state.run, state.id, values | {"version": state.version + has_findings})
-    for verdict in judged.failed:
-        self_metrics.verdict_faults.labels(verdict).inc()
+    self_metrics.count_faults(judged.failed)
     return has_findings

@@ -6,6 +6,8 @@ alert on its first increase would not fire.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 
 from ammeter.verdicts import ALL
@@ -64,6 +66,12 @@ def count_lost(reason: str, records: int) -> None:
     Unknown reasons are counted as `_other`, because clients choose them.
     """
     lost_records.labels(reason if reason in REASONS else OTHER).inc(max(1, records))
+
+
+def count_faults(verdicts: Iterable[str]) -> None:
+    """Counts verdicts that were switched off for a stream."""
+    for verdict in verdicts:
+        verdict_faults.labels(verdict).inc()
 
 
 def expect_deliveries(channel: str) -> None:

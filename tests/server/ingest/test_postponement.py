@@ -16,7 +16,7 @@ import pytest
 from ammeter.wire.frames import Lost
 from ammeter_server.db.queries import live
 from ammeter_server.db.queries import runs as of_runs
-from ammeter_server.ingest import postponement
+from ammeter_server.ingest import postponement, stream_update
 from ammeter_server.ingest.postponement import GRACE_NS, MAX_DELAY_NS, Postponement
 from ammeter_server.ingest.registration import IngestRequest
 from ammeter_server.ingest.stream_cache import StreamKey
@@ -223,6 +223,16 @@ def test_only_so_many_values_wait_at_a_time(taking: Taking, monkeypatch: pytest.
     assert None is taking.row.postponed_from
     send_rows(stream, 5, 5)
     assert 5 == taking.row.postponed_from
+
+
+def test_a_stream_of_many_columns_has_fewer_rows_that_wait(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = begun(taking)
+    monkeypatch.setattr(stream_update, "MAX_POSTPONED_VALUES", 2 * stream.schema.width)
+    taking.is_busy()
+    send_rows(stream, 1, 2)
+    assert 1 == taking.row.postponed_from
+    send_rows(stream, 3, 3)
+    assert (None, 4) == (taking.row.postponed_from, taking.row.counters["steps"])
 
 
 def test_runs_have_their_own_keys() -> None:

@@ -52,7 +52,7 @@ class Effort:
     repeats: int
 
 
-FULL = Effort(ranks=4, rows=((1, 60), (10, 300), (100, 1000)), repeats=3)
+FULL = Effort(ranks=4, rows=((1, 60), (10, 300), (100, 1000)), repeats=5)
 QUICK = Effort(ranks=2, rows=((10, 50),), repeats=1)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 
 import msgspec
 
@@ -37,10 +38,31 @@ LIST, SCRAPE = list_label(10_000), scrape_label(1_000)
 
 @dataclass(frozen=True)
 class Ingested:
-    """The cost of one store. rows: steps per request."""
+    """The costs of one store.
+
+    Attributes:
+        rows: Steps per request.
+        costs: One for each repeat.
+    """
 
     rows: int
-    fed: IngestCost
+    costs: list[IngestCost]
+
+    @property
+    def name(self) -> str:
+        return self.costs[0].name
+
+    @property
+    def median(self) -> IngestCost:
+        """The repeat with the median rate."""
+        middle = median_low(cost.rate for cost in self.costs)
+        return next(cost for cost in self.costs if cost.rate == middle)
+
+    @property
+    def rates(self) -> str:
+        """The median rate, and in brackets the lowest and the highest."""
+        rates = [cost.rate for cost in self.costs]
+        return f"{_two_digits(self.median.rate)} ({_two_digits(min(rates))} to {_two_digits(max(rates))})"
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,7 @@ class Results:
         soak: Lines of the last soak.
         seconds: Duration of the measurement.
         load: Load of the machine before the measurement.
+        repeats: Measurements of each store's ingest.
     """
 
     ingested: list[Ingested] = field(default_factory=list)
@@ -78,11 +101,23 @@ class Results:
     soak: list[str] = field(default_factory=list)
     seconds: float = 0.0
     load: float = 0.0
+    repeats: int = 1
+
+    def add(self, rows: int, cost: IngestCost) -> None:
+        """Adds a repeat of one store. rows: steps per request."""
+        known = self._of(cost.name, rows)
+        if known is None:
+            self.ingested.append(Ingested(rows, [cost]))
+        else:
+            known.costs.append(cost)
 
     def rate(self, name: str, rows: int) -> float:
-        """Values per second of CPU of one store; 0 where it was not measured."""
-        costs = ((ingested.fed, ingested.rows) for ingested in self.ingested)
-        return next((cost.rate for cost, steps in costs if (cost.name, steps) == (name, rows)), 0.0)
+        """The median of one store's values per second of CPU; 0 where it was not measured."""
+        known = self._of(name, rows)
+        return known.median.rate if known else 0.0
+
+    def _of(self, name: str, rows: int) -> Ingested | None:
+        return next((known for known in self.ingested if (known.name, known.rows) == (name, rows)), None)
 
 
 def limits(results: Results) -> list[Limit]:
@@ -116,11 +151,11 @@ def comparison(results: Results) -> list[Row]:
         HEADINGS,
         *(
             (
-                ingested.fed.name,
+                ingested.name,
                 str(ingested.rows),
-                _two_digits(ingested.fed.rate),
-                _bytes_per_value(ingested.fed.came, ingested),
-                _bytes_per_value(ingested.fed.stored, ingested),
+                ingested.rates,
+                _bytes_per_value(ingested.median.came, ingested),
+                _bytes_per_value(ingested.median.stored, ingested),
             )
             for ingested in results.ingested
         ),
@@ -181,6 +216,11 @@ def _method(results: Results, command: str) -> list[str]:
         " and MLflow have no server: their CPU time is that of the storing process. Bytes are those of all files,"
         " including SQLite's log: right after the last response, and after deferred work. The time series databases"
         " were stopped before their files were counted. Deferred work costs CPU as well: see the last table.",
+        "",
+        f"Each store was measured {results.repeats} times, in turn with the others, each time with an empty database."
+        " The rate is the median, and in brackets the lowest and the highest; everything else about a store is of the"
+        " repeat with the median rate. A busy collector evaluates rows up to five seconds after it stored them, but the"
+        " final record of a stream waits for all its verdicts, so all of them are in this CPU time.",
     ]
 
 
@@ -206,14 +246,14 @@ def _details(results: Results) -> list[Row]:
                 f"{cost.sent / cost.values:.2f}" if cost.sent else "–",
             )
             for ingested in results.ingested
-            for cost in (ingested.fed,)
+            for cost in (ingested.median,)
         ),
     ]
 
 
 def _bytes_per_value(size: int, ingested: Ingested) -> str:
     """Bytes per value, or a dash where they are unknown."""
-    return f"{size / ingested.fed.values:.2f}" if size else "–"
+    return f"{size / ingested.median.values:.2f}" if size else "–"
 
 
 def _two_digits(rate: float) -> str:

@@ -1,4 +1,4 @@
-"""Measures the collector and the other stores, one after the other, each with an empty database."""
+"""Measures the collector and the other stores, in turn, each with an empty database."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.collector import latencies, other_stores, servers
-from bench.collector.report import Ingested, Results
+from bench.collector.report import Results
 from bench.collector.senders import Sender, feed
 from bench.collector.servers import MissingError, Server
 from bench.collector.synthetic_run import STEP_NS, Rank, new_run
@@ -27,7 +27,8 @@ class Plan:
         row_per_sample, mlflow: Steps that go into a table with a row per sample, and into MLflow.
         long: Steps of the long run.
         runs, live: Runs in the list, and how many of them are live.
-        times: Repetitions of each request whose latency is measured.
+        times: Repetitions of each request whose latency is measured; 0 for none.
+        repeats: Measurements of each store's ingest.
     """
 
     ranks: int = 8
@@ -39,6 +40,7 @@ class Plan:
     runs: int = 10_000
     live: int = 1_000
     times: int = 40
+    repeats: int = 5
 
 
 WARMUP_STEPS = 4
@@ -54,28 +56,24 @@ QUICK = Plan(
     runs=60,
     live=20,
     times=4,
+    repeats=1,
 )
 
 
 def measure(plan: Plan, only: Sequence[str] = ("",)) -> Results:
-    """Measures every store whose name contains one of these words."""
-    results, began = Results(load=os.getloadavg()[0]), time.monotonic()
-    stores: dict[str, Callable[[Plan, Results, Path], None]] = {
-        "ammeter": _ammeter,
-        "victoria-metrics": lambda plan, results, folder: _database(servers.victoria, plan, results, folder),
-        "prometheus": lambda plan, results, folder: _database(servers.prometheus, plan, results, folder),
-        "rows": _row_per_sample,
-        "mlflow": _mlflow,
-    }
-    for name, measure_store in stores.items():
-        if not any(word.strip() in name for word in only):
-            continue
-        with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
-            try:
-                measure_store(plan, results, Path(folder))
-            except (MissingError, RuntimeError) as error:  # earlier measurements of this store are kept
-                results.missing.append(f"{name}: {error}")
-        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    """Measures every store whose name contains one of these words, in turn. Only the first turn measures latencies."""
+    results, began = Results(load=os.getloadavg()[0], repeats=plan.repeats), time.monotonic()
+    stores = [name for name in STORES if any(word.strip() in name for word in only)]
+    for number in range(plan.repeats):
+        begin = number % max(1, len(stores))
+        for name in [*stores[begin:], *stores[:begin]]:
+            with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
+                try:
+                    STORES[name](plan if number == 0 else replace(plan, times=0), results, Path(folder))
+                except (MissingError, RuntimeError) as error:  # earlier measurements of this store are kept
+                    results.missing.append(f"{name}: {error}")
+                    stores = [other for other in stores if other != name]
+            print(f"{name}, {number + 1} of {plan.repeats}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     results.seconds = time.monotonic() - began
     return results
 
@@ -86,8 +84,8 @@ def _ammeter(plan: Plan, results: Results, folder: Path) -> None:
         try:
             ranks = _ranks(plan, steps)
             feed(server, [Sender(rank, WARMUP_STEPS) for rank in _ranks(plan, WARMUP_STEPS)])
-            results.ingested.append(Ingested(rows, feed(server, [Sender(rank, rows) for rank in ranks])))
-            if (rows, steps) == plan.rows[0]:
+            results.add(rows, feed(server, [Sender(rank, rows) for rank in ranks]))
+            if plan.times and (rows, steps) == plan.rows[0]:
                 _collector_latencies(plan, results, server, ranks[0])
         finally:
             server.stop()
@@ -112,7 +110,7 @@ def _database(start: Callable[[Path], Server], plan: Plan, results: Results, fol
             warmup = new_run(plan.ranks, WARMUP_STEPS, ranks[0].begin)
             other_stores.remote_write(server, warmup, WARMUP_STEPS, WARMUP_STEPS)
             cost = other_stores.remote_write(server, ranks, rows, steps)
-            if (rows, steps) == plan.rows_of_databases[0]:
+            if plan.times and (rows, steps) == plan.rows_of_databases[0]:
                 rank, names = ranks[0], latencies.columns_of(ranks[0])
                 pattern = latencies.matching(names)
                 results.latencies += [
@@ -122,17 +120,26 @@ def _database(start: Callable[[Path], Server], plan: Plan, results: Results, fol
         finally:
             server.stop()
         # Part of the data was in memory until the server stopped: its files are complete only now.
-        results.ingested.append(Ingested(rows, replace(cost, came=0, stored=server.stored_bytes())))
+        results.add(rows, replace(cost, came=0, stored=server.stored_bytes()))
 
 
 def _row_per_sample(plan: Plan, results: Results, folder: Path) -> None:
     rank = _ranks(plan, plan.row_per_sample)[0]
-    results.ingested.append(Ingested(100, other_stores.row_per_sample(folder, rank, 100, plan.row_per_sample)))
+    results.add(100, other_stores.row_per_sample(folder, rank, 100, plan.row_per_sample))
 
 
 def _mlflow(plan: Plan, results: Results, folder: Path) -> None:
     rank = _ranks(plan, plan.mlflow)[0]
-    results.ingested.append(Ingested(1, other_stores.mlflow(folder, rank, 1, plan.mlflow)))
+    results.add(1, other_stores.mlflow(folder, rank, 1, plan.mlflow))
+
+
+STORES: Mapping[str, Callable[[Plan, Results, Path], None]] = {
+    "ammeter": _ammeter,
+    "victoria-metrics": lambda plan, results, folder: _database(servers.victoria, plan, results, folder),
+    "prometheus": lambda plan, results, folder: _database(servers.prometheus, plan, results, folder),
+    "rows": _row_per_sample,
+    "mlflow": _mlflow,
+}
 
 
 def _ranks(plan: Plan, steps: int) -> list[Rank]:

@@ -24,8 +24,8 @@ HEARTBEAT = codec.encode_batch(frames.Batch(items=[]))
 IDLE_CHECK_SECONDS = 3.0
 """Interval after which a server's CPU time is read again until it is idle, so that deferred work is counted."""
 
-IDLE_CPU_SHARE = 0.05
-"""Largest CPU share of an idle server: its background threads wake up now and then."""
+IDLE_CPU_SHARE = 0.1
+"""Largest CPU share of an idle server: its background threads wake up now and then, on a virtual machine at a cost."""
 
 MAX_IDLE_WAIT_SECONDS = 120.0
 

@@ -39,7 +39,7 @@ def figures() -> str:
         ("The same faults, found by a NaN check of the loss", cell("zoo", "NaN or Inf check", 1), "zoo"),
         ("Time of a watched step, unwatched = 1 (a GPT on the CPU)", times("ammeter"), "agent"),
         ('The same for `wandb.watch(log="all")` at each step', times('wandb.watch(log="all"), each step'), "agent"),
-        ("Values stored per second of collector CPU", f"{cell('collector', 'ammeter', 2)} million", "collector"),
+        ("Values stored per second of collector CPU", f"{_median('collector', 'ammeter', 2)} million", "collector"),
         ("Disk space per value", f"{cell('collector', 'ammeter', 4)} bytes", "collector"),
         ("Overflow to chat message, 95th percentile", f"{cell('paging', 'the collector tells', 3)} s", "paging"),
     ]
@@ -72,8 +72,13 @@ def share(value: str) -> float:
 
 def times(row: str) -> str:
     """The ratios of watched to unwatched steps in bf16 and fp16, without their spread."""
-    bf16, fp16 = (cell("agent", row, column).split(" ")[0] for column in (5, 6))
+    bf16, fp16 = (_median("agent", row, column) for column in (5, 6))
     return f"{bf16} (bf16), {fp16} (fp16)"
+
+
+def _median(result: str, row: str, column: int) -> str:
+    """The first figure of a cell, without the spread in brackets."""
+    return cell(result, row, column).split(" ")[0]
 
 
 def cell(result: str, row: str, column: int) -> str:

@@ -77,9 +77,10 @@ def read(path: Path) -> Costs:
 
 
 def costs(results: Results) -> Costs:
-    points = sorted((point for point in results.ingested if point.fed.name == STORE), key=lambda point: -point.rows)
+    points = sorted((point for point in results.ingested if point.name == STORE), key=lambda point: -point.rows)
     request, value = fit(points)
-    compaction = sum(point.fed.settled - point.fed.cpu for point in points) / sum(point.fed.values for point in points)
+    repeats = [point.median for point in points]
+    compaction = sum(fed.settled - fed.cpu for fed in repeats) / sum(fed.values for fed in repeats)
     times = {latency.what: latency for latency in results.latencies if latency.name == STORE}
     page, scrape = times[CURVE].median / 1000, times[scrape_label(SCRAPED_RUNS)]
     soak = soak_figures("\n".join(results.soak))
@@ -94,8 +95,8 @@ def fit(points: Sequence[Ingested]) -> tuple[float, float]:
     """CPU seconds per request and per value, with the least sum of squared relative residuals."""
     if len(points) < 2:
         raise MissingFigureError(f"it has {len(points)} measured points of {STORE}; two are needed")
-    counts = np.array([(point.fed.requests, point.fed.values) for point in points], dtype=float)
-    cpu = np.array([point.fed.cpu for point in points])
+    counts = np.array([(point.median.requests, point.median.values) for point in points], dtype=float)
+    cpu = np.array([point.median.cpu for point in points])
     found, *_ = np.linalg.lstsq(counts / cpu[:, None], np.ones(len(points)), rcond=None)
     if found.min() < 0:
         raise MissingFigureError(f"its points give a negative cost: {found[0]:.3g} s and {found[1]:.3g} s")

@@ -96,7 +96,7 @@ def _simulations(fleet: Fleet, limits: Assumptions, costs: Costs, scenario: Scen
 def _residuals(costs: Costs) -> list[Row]:
     rows: list[Row] = [_cells(RESIDUAL_HEADINGS)]
     for point in costs.points:
-        fed, deferred = point.fed, point.fed.settled - point.fed.cpu
+        fed, deferred = point.median, point.median.settled - point.median.cpu
         fitted = costs.request_seconds * fed.requests + costs.value_seconds * fed.values
         compaction = costs.compaction_seconds * fed.values
         measured = ((fed.cpu, fitted), (deferred, compaction))

@@ -103,8 +103,8 @@ def need(fleet: Fleet, costs: Costs) -> Need:
         costs.compaction_seconds * values,
     )
     reading = costs.page_seconds * pages / fleet.batch_seconds
-    point = costs.nearest(steps).fed
-    stored = values * max(measured.fed.stored / measured.fed.values for measured in costs.points)
+    point = costs.nearest(steps).median
+    stored = values * max(measured.median.stored / measured.median.values for measured in costs.points)
     return Need(
         steps,
         requests,

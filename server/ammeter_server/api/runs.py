@@ -153,7 +153,10 @@ def read_run(context: ContextDep, run: str) -> Response:
     """
     with context.store.reading() as connection:
         query.snapshot(connection)
-        (description,) = _descriptions(context, connection, [require_run(connection, run)])
+        row = query.brief(connection, run)
+        if row is None:
+            raise unknown_run(run)
+        (description,) = _descriptions(context, connection, [row])
     return _json(description)
 
 
@@ -185,7 +188,7 @@ def _json(content: bytes) -> Response:
 
 
 def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Row[Any]]) -> list[bytes]:
-    """The JSON of each run."""
+    """The JSON of each run. rows: brief ones; only a run that changed is read wholly."""
     ids, now = [row.id for row in rows], time.time_ns()
     marks = query.marks_of(connection, ids, now - REPORTING_NS)
     incidents = _by_run(query.incidents_of(connection, ids))
@@ -204,8 +207,8 @@ def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Ro
             missing[row.id] = key
         else:
             encoded[row.id] = known
-    streams = _by_run(query.streams_of(connection, list(missing))) if missing else {}
-    for row in (row for row in rows if row.id in missing):
+    streams = _by_run(query.streams_of(connection, list(missing)))
+    for row in query.described(connection, list(missing)):
         own_streams = streams.get(row.id, [])
         alone = _is_alone(row, own_streams)
         axis = ALONE if alone else context.axes.of(context.store, row.id, connection)

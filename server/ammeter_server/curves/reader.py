@@ -19,7 +19,7 @@ from ammeter_server.curves.late_values import last_values, late_curves
 from ammeter_server.curves.segment_reader import SegmentReader
 from ammeter_server.db import Store
 from ammeter_server.db.queries.events import late_values
-from ammeter_server.db.queries.steps.rows import segments_of, views_of
+from ammeter_server.db.queries.steps.rows import next_rows, segments_of, views_from
 from ammeter_server.db.queries.steps.stream_info import stream_info
 
 
@@ -45,11 +45,10 @@ def chunks_of(store: Store, run: str, stream: str, query: CurveQuery) -> dict[st
     with store.reading() as connection:
         info = stream_info(connection, run, stream)
         segments = segments_of(connection, info, query.after, query.last)
-    reader = SegmentReader(store, info, query, segments)
-    covered = segments[-1].last_step if segments else query.after
-    later = views_of(store, info, max(covered, query.after) + 1, query.last)
-    chunks = reader.chunks()
-    for name, later_chunks in chunks_of_views(query, later).items():
+        covered = max(segments[-1].last_step, query.after) if segments else query.after
+        later = next_rows(connection, info, covered, query.last)
+    chunks = SegmentReader(store, info, query, segments).chunks()
+    for name, later_chunks in chunks_of_views(query, views_from(store, info, later, covered, query.last)).items():
         chunks[name] += later_chunks
     return chunks
 

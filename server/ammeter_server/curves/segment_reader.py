@@ -76,7 +76,7 @@ class SegmentReader:
         """
         edges = segments[0].first_step, segments[-1].first_step
         with self.store.reading() as connection:
-            stored = list(stored_columns(connection, self.info, places, *edges, with_data=edges))
+            stored = list(stored_columns(connection, self.info, places, *edges, with_data_at_ends=True))
         chunks = {}
         rows = _SegmentRows(self, segments)
         for place, group in groupby(stored, key=lambda column: column.place):

@@ -279,8 +279,14 @@ def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    event.listen(engine, "begin", _begin_reading if begin == "BEGIN" else lambda c: c.exec_driver_sql(begin))
     return engine
+
+
+def _begin_reading(connection: Connection) -> None:
+    """Begins a transaction of SQLite without a lock. It cannot fail, and needs none of SQLAlchemy's care."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN")
 
 
 @contextmanager

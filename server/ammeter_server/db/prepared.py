@@ -1,59 +1,160 @@
 """Statements compiled once and passed to the driver as text with values.
 
 For statements that run with every batch, judgement or request of a page. SQLAlchemy needs 0.1 ms to build and look up
-a statement, and a batch of one step runs five of them. That is longer than all verdicts take.
+a statement, and a batch of one step or a curve needs five of them. That is longer than all verdicts or the values take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import ClauseElement
 
 from ammeter_server.db.engine import insert
 
 
+class _Compiled(NamedTuple):
+    """The text of a statement.
+
+    Attributes:
+        order: The names of its parameters by position; None if the text has the names.
+        constants: The values of the parameters that nobody passes.
+    """
+
+    text: str
+    order: Sequence[str] | None
+    constants: Mapping[str, Any]
+
+
+class _RowReader(NamedTuple):
+    """Converts the driver's rows.
+
+    Attributes:
+        make: Makes a named tuple of the values.
+        converters: (place of a column, its converter) for each column that needs one.
+    """
+
+    make: Callable[[Sequence[Any]], Any]
+    converters: Sequence[tuple[int, Callable[[Any], Any]]]
+
+    def read(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        if not self.converters:
+            return list(map(self.make, rows))
+        converted = []
+        for row in rows:
+            values = list(row)
+            for place, convert in self.converters:
+                values[place] = convert(values[place])
+            converted.append(self.make(values))
+        return converted
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A statement with bind parameters.
+    """A statement with bind parameters and constants. A list needs PreparedList.
 
-    Values and rows keep the driver's types; SQLAlchemy converts neither.
+    Values keep the driver's types; SQLAlchemy does not convert them. A transaction begins with the first statement.
     """
 
     statement: ClauseElement
-    _texts: dict[str, tuple[str, Sequence[str] | None]] = field(default_factory=dict)
+    _compiled: dict[str, _Compiled] = field(default_factory=dict)
+    _readers: dict[str, _RowReader] = field(default_factory=dict)
 
     def one(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Runs the statement and returns the first row, or None."""
+        """Runs the statement and returns the first row with the driver's types, or None."""
         row: tuple[Any, ...] | None = self._run(connection, values).fetchone()
         return row
 
     def all(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Runs the statement and returns all rows."""
+        """Runs the statement and returns all rows with the driver's types."""
         rows: list[tuple[Any, ...]] = self._run(connection, values).fetchall()
         return rows
+
+    def named(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
+        """Runs the statement, a SELECT, and returns all rows as named tuples with the types of their columns."""
+        reader = self._readers.get(connection.dialect.name) or self._reader(connection)
+        return reader.read(self._run(connection, values).fetchall())
+
+    def first(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        """Does the same for the first row; None without one."""
+        rows = self.named(connection, values)
+        return rows[0] if rows else None
 
     def do(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self._run(connection, values)
 
+    def count(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        """Runs the statement and returns the number of rows that it changed."""
+        return int(self._run(connection, values).rowcount)
+
     def _run(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        if not connection.in_transaction():
+            connection.begin()
         dialect = connection.dialect
-        text, order = self._texts.get(dialect.name) or self._compiled(connection)
+        text, order, constants = self._compiled.get(dialect.name) or self._compile(connection)
         driver: Any = connection.connection.driver_connection
+        values = {**constants, **values} if constants else values
         try:
             return driver.execute(text, [values[name] for name in order] if order else values)
         except dialect.loaded_dbapi.Error as error:
             raise DBAPIError.instance(text, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
 
-    def _compiled(self, connection: Connection) -> tuple[str, Sequence[str] | None]:
-        compiled = self.statement.compile(dialect=connection.dialect)
-        prepared = str(compiled), getattr(compiled, "positiontup", None)
-        self._texts[connection.dialect.name] = prepared
+    def _compile(self, connection: Connection) -> _Compiled:
+        statement = self.statement.compile(dialect=connection.dialect)
+        constants = {name: value for name, value in statement.params.items() if value is not None}
+        compiled = _Compiled(str(statement), getattr(statement, "positiontup", None), constants)
+        self._compiled[connection.dialect.name] = compiled
+        return compiled
+
+    def _reader(self, connection: Connection) -> _RowReader:
+        assert isinstance(self.statement, Select)
+        columns, dialect = self.statement.selected_columns, connection.dialect
+        make = NamedTuple("Row", [(str(column.key), Any) for column in columns])._make
+        converters = [column.type.result_processor(dialect, None) for column in columns]
+        named = [(place, convert) for place, convert in enumerate(converters) if convert is not None]
+        reader = _RowReader(make, named)
+        self._readers[dialect.name] = reader
+        return reader
+
+
+@dataclass(frozen=True)
+class PreparedList:
+    """A SELECT with one list of values, which build() receives as bind parameters for IN.
+
+    It is compiled for each power of two; a shorter list is filled up with its last value.
+    """
+
+    build: Callable[[Sequence[BindParameter[Any]]], Select[Any]]
+    _of_size: dict[int, Prepared] = field(default_factory=dict)
+
+    def all(self, connection: Connection, items: Sequence[Any], values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """See Prepared.all. Returns no rows for no items."""
+        return self._sized(items).all(connection, self._values(items, values)) if items else []
+
+    def named(self, connection: Connection, items: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
+        """See Prepared.named. Returns no rows for no items."""
+        return self._sized(items).named(connection, self._values(items, values)) if items else []
+
+    def _sized(self, items: Sequence[Any]) -> Prepared:
+        size = _power_of_two(len(items))
+        prepared = self._of_size.get(size)
+        if prepared is None:
+            prepared = Prepared(self.build([bindparam(f"item_{place}") for place in range(size)]))
+            self._of_size[size] = prepared
         return prepared
+
+    def _values(self, items: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        filled = [*items, *[items[-1]] * (_power_of_two(len(items)) - len(items))]
+        return {f"item_{place}": item for place, item in enumerate(filled)} | dict(values)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest power of two that is not below a positive count."""
+    return 1 << (count - 1).bit_length()
 
 
 @dataclass(frozen=True)

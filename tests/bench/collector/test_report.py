@@ -17,7 +17,7 @@ from bench.collector.senders import IngestCost
 from bench.collector.servers import MissingError
 from bench.common import readme
 
-TINY = Plan(2, ((10, 20), (1, 2)), ((10, 20),), 20, 1, 2000, 3, 2, 3)
+TINY = Plan(2, ((10, 20), (1, 2)), ((10, 20),), 20, 1, 2000, 3, 2, 3, repeats=2)
 
 
 def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_table(
@@ -29,8 +29,9 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     results = runner.measure(TINY, ["ammeter", "victoria", "prometheus"])
     assert ["victoria-metrics: there is none", "prometheus: there is none"] == results.missing
     assert [("ammeter", 10, 2 * 20 * 1214), ("ammeter", 1, 2 * 2 * 1214)] == [
-        (ingested.fed.name, ingested.rows, ingested.fed.values) for ingested in results.ingested
+        (ingested.name, ingested.rows, ingested.median.values) for ingested in results.ingested
     ]
+    assert [2, 2] == [len(ingested.costs) for ingested in results.ingested]
     report.write(results, tmp_path, "make bench-collector")
     assert 4 == len(readme.table(tmp_path / "collector.md").splitlines())
     text = (tmp_path / "collector.md").read_text()
@@ -45,18 +46,27 @@ def missing(name: str) -> str:
 
 def test_a_missed_limit_is_reported() -> None:
     cost = IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
-    results = Results([Ingested(100, cost), Ingested(1, replace(cost, values=999_999))])
+    results = Results([Ingested(100, [cost]), Ingested(1, [replace(cost, values=999_999)])])
     assert [True, False] == [limit.is_met for limit in report.limits(results)]
-    results.ingested.append(Ingested(100, replace(cost, name="victoria-metrics", values=6_100_000)))
+    results.add(100, replace(cost, name="victoria-metrics", values=6_100_000))
     *_, times = report.limits(results)
     assert "times VictoriaMetrics' remote write: 4.92, at least 5: missed" == str(times)
+
+
+def test_the_rate_is_the_median_of_the_repeats_and_all_other_figures_are_of_that_repeat() -> None:
+    results, cost = Results(), IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 30_000_000, 0, 1)
+    for cpu, stored in ((4.0, 4), (1.0, 1), (2.0, 2)):
+        results.add(100, replace(cost, cpu=cpu, stored=stored * 10**7))
+    (_, row) = report.comparison(results)
+    assert ("ammeter", "100", "15 (7.5 to 30)", "1.00", "0.67") == row
+    assert 15 == results.rate("ammeter", 100)
 
 
 def test_slow_responses_and_delayed_batches_miss_their_limits() -> None:
     cost = IngestCost("ammeter", 30_000_000, 1, 1.0, 1.0, 1.0, 1, 1, 1)
     took = {report.LIST: 51.0, report.SCRAPE: 299.0, BATCH_ALONE: 5.0, BATCH_DURING_SCRAPES: 26.0}
     asked = [Latency(what, "ammeter", 1.0, p95, 900.0, 1) for what, p95 in took.items()]
-    found = report.limits(Results([Ingested(100, cost)], asked))[2:]
+    found = report.limits(Results([Ingested(100, [cost])], asked))[2:]
     assert [False, True, False] == [limit.is_met for limit in found]
     assert "delay of a batch by scrapes, 95th percentile in ms: 21.00, at most 20: missed" == str(found[-1])
 

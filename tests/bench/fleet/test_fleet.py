@@ -27,7 +27,7 @@ LIMITS = Assumptions()
 
 
 def point(rows: int, requests: int, values: int, cpu: float) -> Ingested:
-    return Ingested(rows, IngestCost("ammeter", values, requests, cpu, cpu + 1e-7 * values, cpu, 2, 1, 3))
+    return Ingested(rows, [IngestCost("ammeter", values, requests, cpu, cpu + 1e-7 * values, cpu, 2, 1, 3)])
 
 
 def points(request: float, value: float) -> list[Ingested]:
@@ -56,7 +56,7 @@ def test_the_live_factor_makes_the_costs_those_of_the_soak() -> None:
 
 
 def without_collector(document: dict[str, Any]) -> None:
-    document["taken"] = [load for load in document["taken"] if load["fed"]["name"] != "ammeter"]
+    document["taken"] = [load for load in document["taken"] if load["costs"][0]["name"] != "ammeter"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def without_collector(document: dict[str, Any]) -> None:
         (lambda document: document.pop("soak"), "no 'soak'"),
         (lambda document: document.update(soak=[]), "live streams"),
         (lambda document: document.update(asked=[]), "one column over 2,000 steps"),
-        (lambda document: document["taken"][0]["fed"].pop("settled"), "settled"),
+        (lambda document: document["taken"][0]["costs"][0].pop("settled"), "settled"),
         (without_collector, "0 measured points"),
     ],
 )

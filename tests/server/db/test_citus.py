@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -73,22 +74,38 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @contextmanager
+def noting(note: Callable[[Connection, Any], None]) -> Iterator[None]:
+    """Notes every statement that is run meanwhile, prepared or not, with its connection."""
+    run = Prepared._run
+
+    def run_and_note(prepared: Prepared, connection: Connection, values: Any) -> Any:
+        note(connection, prepared.statement)
+        return run(prepared, connection, values)
+
+    def before(connection: Connection, statement: Any, *_: Any) -> None:
+        note(connection, statement)
+
+    event.listen(Engine, "before_execute", before)
+    try:
+        with patch.object(Prepared, "_run", run_and_note):
+            yield
+    finally:
+        event.remove(Engine, "before_execute", before)
+
+
+@contextmanager
 def statements(store: Store) -> Iterator[list[Any]]:
     """Those that are run meanwhile."""
     seen: list[Any] = []
 
-    def note(_connection: Any, statement: Any, *_: Any) -> None:
-        if isinstance(statement, Select | Insert | Update | Delete):
+    def note(connection: Connection, statement: Any) -> None:
+        if connection.engine in (store.engine, store.writer) and isinstance(
+            statement, Select | Insert | Update | Delete
+        ):
             seen.append(statement)
 
-    engines = {store.engine, store.writer}
-    for engine in engines:
-        event.listen(engine, "before_execute", note)
-    try:
+    with noting(note):
         yield seen
-    finally:
-        for engine in engines:
-            event.remove(engine, "before_execute", note)
 
 
 def tables_of(statement: Any) -> set[str]:
@@ -107,16 +124,19 @@ def is_of_one_run(statement: Any) -> bool:
             named = {side for side in sides if side}
             if len(named) == 2:
                 same.append(named)
-            elif named and isinstance(part.right, BindParameter) and _is_one(part.right):
+            elif named and _is_one(part.right):
                 bound |= named
     for _ in same:
         bound |= {name for pair in same if pair & bound for name in pair}
     return wanted <= bound
 
 
-def _is_one(asked: BindParameter[Any]) -> bool:
+def _is_one(asked: ColumnElement[Any]) -> bool:
     """Whether it stands for one value: it is no list, or one with one."""
-    return not asked.expanding or len(asked.value or ()) == 1
+    if isinstance(asked, BindParameter):
+        return not asked.expanding or len(asked.value or ()) == 1
+    listed = [part for part in visitors.iterate(asked) if isinstance(part, BindParameter)]
+    return len(listed) == 1 and not tables_of(asked)
 
 
 def _place(side: ColumnElement[Any]) -> str | None:
@@ -195,17 +215,14 @@ def _asked(folder: Path, client: httpx.Client, stream: Stream) -> Iterator[Any]:
     url = f"sqlite:///{folder / 'collector.db'}"
     found: list[Any] = []
 
-    def note(connection: Connection, statement: Any, *_: Any) -> None:
+    def note(connection: Connection, statement: Any) -> None:
         ours = not threading.current_thread().name.startswith("ammeter-")  # nor those of its workers
         if ours and str(connection.engine.url) == url and isinstance(statement, Select):
             found.append(statement)
 
     for path in PAGE:
-        event.listen(Engine, "before_execute", note)
-        try:
+        with noting(note):
             assert 200 == client.get(f"/api/v1/runs/{stream.run}{path}").status_code
-        finally:
-            event.remove(Engine, "before_execute", note)
     yield from found
 
 

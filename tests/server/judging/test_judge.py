@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,10 +11,12 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store
 from ammeter_server.db.tables import incidents, outbox, runs, streams, totals
-from ammeter_server.judging.judge import AGEING_NS, LEASE_NS, Judge
+from ammeter_server.judging.judge import AGEING_NS, CONTACT_NS, LEASE_NS, RECENT_NS, SWEEP_NS, Judge
 from ammeter_server.judging.run_state import RESTART_NS
 from ammeter_server.notify.channel import Channel
 from tests.server.judged_runs import NOW, PAGE, SECOND, add_run, add_stream, conclude, rows
+
+ENDED: dict[str, Any] = {"bye_reason": "closed", "bye": {"time": NOW}}
 
 CHANNELS = tuple(Channel(name, lambda _: None) for name in ("json-1", "mail-2"))
 
@@ -63,6 +66,31 @@ def test_what_was_judged_is_not_due_until_something_moves_or_ages(store: Store, 
     judge.judge_due(NOW + AGEING_NS + 1)
     with store.reading() as connection:
         assert NOW + AGEING_NS + 1 == connection.execute(select(runs.c.judged_at)).scalar_one()
+
+
+def test_a_change_without_recent_data_is_judged_by_the_next_sweep(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run, last_seen=NOW - CONTACT_NS - SECOND, **ENDED)
+    judge.judge_due(NOW)
+    conclude(store, run, stream, PAGE)
+    assert not judge.judge_due(NOW + SECOND)
+    assert judge.judge_due(NOW + SWEEP_NS)
+
+
+def test_a_change_with_data_from_a_collector_whose_clock_is_late_is_judged_at_once(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run, **ENDED)
+    judge.judge_due(NOW + SECOND)
+    conclude(store, run, stream, PAGE)
+    assert judge.judge_due(NOW + CONTACT_NS // 2)
+
+
+def test_after_the_clock_was_set_back_every_recent_run_is_considered(store: Store, judge: Judge) -> None:
+    run = add_run(store)
+    stream = add_stream(store, run, **ENDED)
+    judge.judge_due(NOW + RECENT_NS)
+    conclude(store, run, stream, PAGE)
+    assert judge.judge_due(NOW)
 
 
 def test_a_run_that_another_judge_holds_is_left_to_it_until_its_lease_ends(store: Store, judge: Judge) -> None:

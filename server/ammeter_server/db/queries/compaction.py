@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, func, or_, select, update
 
 from ammeter_server.db.engine import insert_or_ignore
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.step_tables import chunks, columns, segments
 from ammeter_server.db.tables import compaction_leases, schemas, streams
 
 Rows = Sequence[Row[Any]]
+
+_lease = and_(compaction_leases.c.run == streams.c.run, compaction_leases.c.stream == streams.c.id)
+_is_free = and_(
+    compaction_leases.c.finished.is_(False),
+    or_(compaction_leases.c.claimed_by.is_(None), compaction_leases.c.claimed_until < bindparam("of_now")),
+)
+_has_ended = streams.c.bye_reason.is_not(None)
+_new_rows = streams.c.rows - func.coalesce(compaction_leases.c.rows, 0)
+_due = Prepared(
+    select(streams.c.run, streams.c.id, streams.c.rows, _has_ended)
+    .outerjoin_from(streams, compaction_leases, _lease)
+    .where(streams.c.last_seen >= bindparam("of_seen_since"), or_(compaction_leases.c.run.is_(None), _is_free))
+    .where(or_(_has_ended, _new_rows >= bindparam("of_rows")))
+)
+"""Built once, because it runs every second."""
 
 
 class Due(NamedTuple):
@@ -33,16 +49,7 @@ def due(connection: Connection, seen_since: int, now: int, rows: int) -> list[Du
 
     These are the streams with at least `rows` new rows since the last compaction, and those that have ended.
     """
-    same = and_(compaction_leases.c.run == streams.c.run, compaction_leases.c.stream == streams.c.id)
-    free = and_(
-        compaction_leases.c.finished.is_(False),
-        or_(compaction_leases.c.claimed_by.is_(None), compaction_leases.c.claimed_until < now),
-    )
-    ended = streams.c.bye_reason.is_not(None)
-    enough = or_(ended, streams.c.rows - func.coalesce(compaction_leases.c.rows, 0) >= rows)
-    query = select(streams.c.run, streams.c.id, streams.c.rows, ended).outerjoin_from(streams, compaction_leases, same)
-    query = query.where(streams.c.last_seen >= seen_since, or_(compaction_leases.c.run.is_(None), free), enough)
-    return [Due(*row) for row in connection.execute(query)]
+    return [Due(*row) for row in _due.all(connection, {"of_seen_since": seen_since, "of_now": now, "of_rows": rows})]
 
 
 def claim(connection: Connection, run: str, stream: str, by: str, now: int, until: int) -> bool | None:

@@ -24,7 +24,7 @@ MAX_STEP = 2**63 - 1
 _count = Prepared(
     select(streams.c.events).where(streams.c.run == bindparam("of_run"), streams.c.id == bindparam("of_stream"))
 )
-_late_values: Select[Any] = (
+_late_values = Prepared(
     select(events.c.step, events.c.time, events.c.data)
     .where(events.c.run == bindparam("of_run"), events.c.stream == bindparam("of_stream"))
     .where(events.c.number >= bindparam("of_number"), events.c.name == "values.logged")
@@ -122,7 +122,7 @@ def late_values(connection: Connection, run: str, stream: str, first: int, last:
     if not count:
         return []
     limits = {"of_number": count - MAX_LATE_EVENTS, "of_first": first, "of_last": MAX_STEP if last is None else last}
-    return list(connection.execute(_late_values, of_stream | limits))
+    return _late_values.named(connection, of_stream | limits)
 
 
 def _named(names: Sequence[str]) -> ColumnElement[bool]:

@@ -9,29 +9,43 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, func, or_, select, union, update
 
 from ammeter_server.db.engine import insert_or_ignore
-from ammeter_server.db.prepared import PreparedRow
+from ammeter_server.db.prepared import Prepared, PreparedRow
 from ammeter_server.db.tables import findings, incidents, projects, runs, streams, totals
 
 # Built once: building or looking up a statement takes SQLAlchemy as long as the database takes to answer it.
 _RUN: BindParameter[str] = bindparam("of_run")
-_run_unlocked = select(runs).where(runs.c.id == _RUN)
-_run_of = _run_unlocked.with_for_update(key_share=True)
+_run = select(runs).where(runs.c.id == _RUN)
+_run_unlocked, _run_locked = Prepared(_run), Prepared(_run.with_for_update(key_share=True))
 _free = or_(
     runs.c.claimed_by.is_(None), runs.c.claimed_until < bindparam("of_now"), runs.c.claimed_by == bindparam("of_mine")
 )
-_claim = (
+_claim = Prepared(
     update(runs)
     .where(runs.c.id == _RUN, _free)
     .values(claimed_by=bindparam("to_by"), claimed_until=bindparam("to_until"))
 )
 _unneeded = ("states", "latest", "faults", "lost")
-_streams_of = (
+_streams_of = Prepared(
     select(*(column for column in streams.c if column.name not in _unneeded))
     .where(streams.c.run == _RUN)
     .order_by(streams.c.started)
 )
-_findings_of = select(findings).where(findings.c.run == _RUN).order_by(findings.c.stream, findings.c.verdict)
-_incidents_of = select(incidents).where(incidents.c.run == _RUN).with_for_update()
+_findings_of = Prepared(select(findings).where(findings.c.run == _RUN).order_by(findings.c.stream, findings.c.verdict))
+_incidents_of = Prepared(select(incidents).where(incidents.c.run == _RUN).with_for_update())
+_is_running = runs.c.state == "running"
+_running = select(runs.c.id).where(_is_running)
+_not_closed = select(incidents.c.run).where(
+    or_(incidents.c.state == "open", incidents.c.state == "acknowledged")  # no IN, which cannot be prepared
+)
+_recent = select(streams.c.run).where(streams.c.last_seen >= bindparam("of_seen_since"))
+_moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
+_aged = and_(runs.c.judged_at < bindparam("of_before"), or_(_is_running, runs.c.id.in_(_not_closed)))
+_ranks_aged = and_(runs.c.judged_at < bindparam("of_ranks_before"), _is_running, runs.c.world_size > 1)
+_due = Prepared(
+    select(runs.c.id)
+    .where(runs.c.id.in_(union(_running, _not_closed, _recent)))
+    .where(or_(_moved != runs.c.judged_version, _aged, _ranks_aged))
+)
 _incident = PreparedRow(incidents)
 _total = PreparedRow(totals, lambda before, more: {"value": before.value + more.value})
 
@@ -45,14 +59,8 @@ def due(connection: Connection, before: int, seen_since: int, ranks_before: int)
     Considers, by index, only running runs, runs with an incident that is not closed, and runs with contact since
     `seen_since`.
     """
-    running = select(runs.c.id).where(runs.c.state == "running")
-    not_closed = select(incidents.c.run).where(incidents.c.state.in_(("open", "acknowledged")))
-    recent = select(streams.c.run).where(streams.c.last_seen >= seen_since)
-    moved = select(func.sum(streams.c.version)).where(streams.c.run == runs.c.id).correlate(runs).scalar_subquery()
-    ages = and_(runs.c.judged_at < before, or_(runs.c.state == "running", runs.c.id.in_(not_closed)))
-    multi_rank = and_(runs.c.judged_at < ranks_before, runs.c.state == "running", runs.c.world_size > 1)
-    query = select(runs.c.id).where(runs.c.id.in_(union(running, not_closed, recent)))
-    return [run for (run,) in connection.execute(query.where(or_(moved != runs.c.judged_version, ages, multi_rank)))]
+    values = {"of_before": before, "of_seen_since": seen_since, "of_ranks_before": ranks_before}
+    return [run for (run,) in _due.all(connection, values)]
 
 
 def claim(
@@ -63,7 +71,7 @@ def claim(
     replaceable_claim: a claimant whose unexpired lease may be replaced.
     """
     values = {"of_run": run, "of_now": now, "of_mine": replaceable_claim, "to_by": by, "to_until": until}
-    return connection.execute(_claim, values).rowcount == 1
+    return _claim.count(connection, values) == 1
 
 
 def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
@@ -71,17 +79,17 @@ def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None
     connection.execute(update(runs).where(runs.c.id == run).values(claimed_by=None, **values))
 
 
-def run_of(connection: Connection, run: str) -> Row[Any] | None:
-    """Returns the run, locked until the transaction ends.
+def run_of(connection: Connection, run: str) -> Any:
+    """Returns the run, locked until the transaction ends; None for an unknown one.
 
     No process can claim it meanwhile, even after its lease. Ingest is not blocked: its rows only refer to the run.
     """
-    return connection.execute(_run_of, {"of_run": run}).one_or_none()
+    return _run_locked.first(connection, {"of_run": run})
 
 
-def run_unlocked(connection: Connection, run: str) -> Row[Any] | None:
-    """Returns the run without a lock."""
-    return connection.execute(_run_unlocked, {"of_run": run}).one_or_none()
+def run_unlocked(connection: Connection, run: str) -> Any:
+    """Returns the run without a lock; None for an unknown one."""
+    return _run_unlocked.first(connection, {"of_run": run})
 
 
 def baseline(connection: Connection, run: Row[Any], name: str) -> Row[Any] | None:
@@ -114,7 +122,7 @@ def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
 
 def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
     """Returns the run's streams, without the verdicts' states and other unneeded columns."""
-    return list(connection.execute(_streams_of, {"of_run": run}))
+    return _streams_of.named(connection, {"of_run": run})
 
 
 def latest_of(connection: Connection, run: str, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -124,12 +132,12 @@ def latest_of(connection: Connection, run: str, ids: Sequence[str]) -> list[dict
 
 
 def findings_of(connection: Connection, run: str) -> list[Row[Any]]:
-    return list(connection.execute(_findings_of, {"of_run": run}))
+    return _findings_of.named(connection, {"of_run": run})
 
 
 def incidents_of(connection: Connection, run: str) -> list[Row[Any]]:
     """Returns the run's incidents, locked until the transaction ends."""
-    return list(connection.execute(_incidents_of, {"of_run": run}))
+    return _incidents_of.named(connection, {"of_run": run})
 
 
 def incident(connection: Connection, run: str, incident_id: str) -> Row[Any] | None:

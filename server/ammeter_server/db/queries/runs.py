@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Connection,
     Row,
@@ -23,7 +24,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from ammeter_server.db.prepared import Prepared
+from ammeter_server.db.prepared import Prepared, PreparedList
 from ammeter_server.db.queries.paging import page
 from ammeter_server.db.tables import incidents, runs, streams
 
@@ -67,6 +68,8 @@ RUN_COLUMNS = (
 )
 """The columns of the run itself, without the judge's data, which is much larger."""
 
+BRIEF_COLUMNS = (runs.c.id, runs.c.external_id, runs.c.project, runs.c.state, runs.c.started, runs.c.ended)
+"""The columns that tell whether a known description of a run is still true, beside the marks of its streams."""
 
 STREAM_MARK = (
     streams.c.id,
@@ -123,11 +126,11 @@ def newest(
     before: tuple[Any, ...] | None,
     wanted: Wanted = Wanted(),  # noqa: B008
 ) -> tuple[Rows, bool]:
-    """Returns a page of runs, newest first, and whether there are more.
+    """Returns the BRIEF_COLUMNS of a page of runs, newest first, and whether there are more.
 
     before: (started, id) of the previous page's last run.
     """
-    query: Select[Any] = select(*RUN_COLUMNS).order_by(runs.c.started.desc(), runs.c.id.desc())
+    query: Select[Any] = select(*BRIEF_COLUMNS).order_by(runs.c.started.desc(), runs.c.id.desc())
     if before is not None:
         started, run = before
         query = query.where(or_(runs.c.started < started, and_(runs.c.started == started, runs.c.id < run)))
@@ -170,30 +173,56 @@ def named(connection: Connection, project: str, name: str) -> Rows:
 
 def existing(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Returns id -> (id, project) of those of the given runs that exist."""
-    query: Select[Any] = select(runs.c.id, runs.c.project)
     if len(ids) <= 2:  # a run's page: a query by one id reads only the node with that run
-        rows = [connection.execute(query.where(runs.c.id == run)).one_or_none() for run in ids]
-        return {row.id: row for row in rows if row is not None}
-    return {row.id: row for row in connection.execute(query.where(runs.c.id.in_(ids)))}
+        rows = [row for run in ids for row in _existing.named(connection, [run], {})]
+    else:
+        rows = _existing.named(connection, ids, {})
+    return {row.id: row for row in rows}
 
 
 _is_it = runs.c.id == bindparam("of_run")
 _exists = Prepared(select(runs.c.id).where(_is_it))
-_ancestry: Select[Any] = select(runs.c.id, runs.c.project, runs.c.environment).where(_is_it)
+_ancestry = Prepared(select(runs.c.id, runs.c.project, runs.c.environment).where(_is_it))
 _one = select(runs).where(_is_it)
+_brief = Prepared(select(*BRIEF_COLUMNS).where(_is_it))
+_existing = PreparedList(lambda ids: select(runs.c.id, runs.c.project).where(runs.c.id.in_(ids)))
+_described = PreparedList(lambda ids: select(*RUN_COLUMNS).where(runs.c.id.in_(ids)))
+_streams_of = PreparedList(
+    lambda ids: select(*STREAM_COLUMNS).where(streams.c.run.in_(ids)).order_by(streams.c.started)
+)
+_marks = PreparedList(
+    lambda ids: (
+        select(streams.c.run, *STREAM_MARK, type_coerce(streams.c.faults, Text), seen(bindparam("of_seen_since")))
+        .where(streams.c.run.in_(ids))
+        .order_by(streams.c.run, streams.c.id)
+    )
+)
+_superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
+_severities = select(incidents.c.run, incidents.c.severity, incidents.c.state).where(~_superseded)
+_incidents_of = PreparedList(lambda ids: _severities.where(incidents.c.run.in_(ids)))
 
 
 def exists(connection: Connection, run: str) -> bool:
     return _exists.one(connection, {"of_run": run}) is not None
 
 
-def ancestry(connection: Connection, run: str) -> Row[Any] | None:
-    """Returns the run's id, project and environment, which names the run before it."""
-    return connection.execute(_ancestry, {"of_run": run}).one_or_none()
+def ancestry(connection: Connection, run: str) -> Any:
+    """Returns the run's id, project and environment, which names the run before it; None for an unknown run."""
+    return _ancestry.first(connection, {"of_run": run})
 
 
 def one(connection: Connection, run: str) -> Row[Any] | None:
     return connection.execute(_one, {"of_run": run}).one_or_none()
+
+
+def brief(connection: Connection, run: str) -> Any:
+    """Returns the run's BRIEF_COLUMNS; None for an unknown run."""
+    return _brief.first(connection, {"of_run": run})
+
+
+def described(connection: Connection, ids: Sequence[str]) -> Rows:
+    """Returns the RUN_COLUMNS of these runs, in no order."""
+    return _described.named(connection, ids, {})
 
 
 def with_ids(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
@@ -203,8 +232,7 @@ def with_ids(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
 
 def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
     """Returns the streams of these runs, oldest first, without the verdicts' states."""
-    query: Select[Any] = select(*STREAM_COLUMNS).where(streams.c.run.in_(ids))
-    return connection.execute(query.order_by(streams.c.started)).all()
+    return _streams_of.named(connection, ids, {})
 
 
 def marks_of(connection: Connection, ids: Sequence[str], seen_since: int) -> dict[str, tuple[Any, ...]]:
@@ -212,12 +240,11 @@ def marks_of(connection: Connection, ids: Sequence[str], seen_since: int) -> dic
 
     `last_seen` is the exception. The mark only has whether it is at `seen_since`, in ns, or later.
     """
-    query: Select[Any] = select(streams.c.run, *STREAM_MARK, type_coerce(streams.c.faults, Text), seen(seen_since))
-    rows = connection.execute(query.where(streams.c.run.in_(ids)).order_by(streams.c.run, streams.c.id))
-    return {run: tuple(mark) for run, mark in groupby(map(tuple, rows), key=itemgetter(0))}
+    rows = _marks.all(connection, ids, {"of_seen_since": seen_since})
+    return {run: tuple(mark) for run, mark in groupby(rows, key=itemgetter(0))}
 
 
-def seen(since: int) -> ColumnElement[bool]:
+def seen(since: int | BindParameter[int]) -> ColumnElement[bool]:
     """Whether a stream had contact at this time, in ns, or later."""
     return streams.c.last_seen >= since
 
@@ -233,9 +260,7 @@ def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
 
     Incidents superseded by others are left out.
     """
-    query: Select[Any] = select(incidents.c.run, incidents.c.severity, incidents.c.state)
-    superseded = incidents.c.closed_reason.is_not_distinct_from("superseded")
-    return connection.execute(query.where(incidents.c.run.in_(ids), ~superseded)).all()
+    return _incidents_of.named(connection, ids, {})
 
 
 def lives_of(connection: Connection, run: str, ids: Sequence[str]) -> dict[str, Row[Any]]:

@@ -6,31 +6,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, case, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, case, or_, select
 
 from ammeter.wire.columns import Floats
 from ammeter_server.db.column_codec import COLUMNS_PER_PART, ColumnHeader, read_head, unpack
+from ammeter_server.db.prepared import PreparedList
 from ammeter_server.db.queries.steps.stream_info import StreamInfo, stream_rows
 from ammeter_server.db.step_tables import SUMMARY_PART, columns
 
-PARTS_PER_QUERY = 500
+PARTS_PER_QUERY = 512
 """Rows of `columns` per statement in queries by part."""
 
 
-_is_edge = columns.c.first_step.in_(bindparam("of_edges", expanding=True))
-
-
-def _stored(data: ColumnElement[bytes]) -> Select[Any]:
-    """Selects parts of a stream: built once, because every curve needs it."""
-    query: Select[Any] = select(columns.c.part, columns.c.first_step, columns.c.head, data.label("data")).where(
-        *stream_rows(columns),
-        columns.c.part.in_(bindparam("of_parts", expanding=True)),
-        columns.c.first_step.between(bindparam("of_first"), bindparam("of_last")),
-    )
+def _stored(parts: Sequence[BindParameter[int]], data: ColumnElement[Any] = columns.c.data) -> Select[Any]:
+    """Selects parts of a stream."""
+    query: Select[Any] = select(columns.c.part, columns.c.first_step, columns.c.head, data.label("data"))
+    query = query.where(*stream_rows(columns), columns.c.part.in_(parts))
+    query = query.where(columns.c.first_step.between(bindparam("of_first"), bindparam("of_last")))
     return query.order_by(columns.c.part, columns.c.first_step)
 
 
-_all, _some = _stored(columns.c.data), _stored(case((_is_edge, columns.c.data)))
+_is_end = or_(columns.c.first_step == bindparam("of_first"), columns.c.first_step == bindparam("of_last"))
+_with_data = PreparedList(_stored)
+_with_data_at_ends = PreparedList(lambda parts: _stored(parts, case((_is_end, columns.c.data))))
 
 
 class StoredColumn(NamedTuple):
@@ -58,20 +56,20 @@ def stored_columns(
     places: Iterable[int],
     first: int,
     last: int,
-    with_data: Sequence[int] | None = None,
+    with_data_at_ends: bool = False,
 ) -> Iterator[StoredColumn]:
     """Yields these columns, one after the other, in the segments that begin between these steps.
 
-    with_data: first steps of the segments whose values are read; None for all.
+    with_data_at_ends: reads the values only of the segments that begin at `first` and `last`.
     """
     wanted: dict[int, list[int]] = {}
     for place in sorted(places):
         wanted.setdefault(place // COLUMNS_PER_PART, []).append(place % COLUMNS_PER_PART)
-    query, edges = (_all, {}) if with_data is None else (_some, {"of_edges": list(with_data)})
-    values = info.parameters | edges | {"of_first": first, "of_last": last}
+    query = _with_data_at_ends if with_data_at_ends else _with_data
+    values = info.parameters | {"of_first": first, "of_last": last}
     parts = list(wanted)
     for begin in range(0, len(parts), PARTS_PER_QUERY):
-        rows = connection.execute(query, values | {"of_parts": parts[begin : begin + PARTS_PER_QUERY]})
+        rows = query.named(connection, parts[begin : begin + PARTS_PER_QUERY], values)
         for part, group in groupby(rows, key=lambda row: row.part):
             heads = [(row, read_head(bytes(row.head), wanted[part])) for row in group]
             for index in wanted[part]:

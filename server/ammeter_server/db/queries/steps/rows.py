@@ -9,11 +9,12 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
-from sqlalchemy import Connection, Row, Select, Table, bindparam, select
+from sqlalchemy import Connection, Row, Table, bindparam, select
 
 from ammeter.wire import columns as block
 from ammeter.wire import frames
 from ammeter_server.db.integer_codec import unpack_integers
+from ammeter_server.db.prepared import Prepared
 from ammeter_server.db.queries.steps.columns import stored_columns
 from ammeter_server.db.queries.steps.stream_info import (
     ColumnSelection,
@@ -50,11 +51,11 @@ class InTransaction:
         return nullcontext(self.connection)
 
 
-def _between(table: Table) -> Select[Any]:
+def _between(table: Table) -> Prepared:
     """Selects rows of a stream by their steps: built once, because the judge runs it for every rank."""
     of_steps = (table.c.last_step > bindparam("of_after"), table.c.first_step <= bindparam("of_last"))
     query = select(table).where(*stream_rows(table), *of_steps)
-    return query.order_by(table.c.first_step).limit(bindparam("of_limit"))
+    return Prepared(query.order_by(table.c.first_step).limit(bindparam("of_limit")))
 
 
 _segments_between, _chunks_between = _between(segments), _between(chunks)
@@ -72,21 +73,23 @@ def views(
 
     With `selection` the views have only these columns. Without it they have all, which is slow if there are many.
     """
+    after = (first or 0) - 1
     with store.reading() as connection:
         info = stream_info(connection, run, stream)
-    yield from views_of(store, info, first, last, selection)
+        rows = next_rows(connection, info, after, last)
+    yield from views_from(store, info, rows, after, last, selection)
 
 
-def views_of(
-    store: Readable, info: StreamInfo, first: int | None, last: int | None, selection: ColumnSelection | None = None
+def views_from(
+    store: Readable,
+    info: StreamInfo,
+    rows: Sequence[Any],
+    after: int,
+    last: int | None,
+    selection: ColumnSelection | None = None,
 ) -> Iterator[block.View]:
-    """Yields the same for a stream whose facts are known."""
-    after = (first or 0) - 1
-    while last is None or after < last:
-        with store.reading() as connection:
-            rows = _next(connection, info, after, last)
-        if not rows:
-            return
+    """Yields the same for a stream whose facts and first rows after a step were read, by next_rows()."""
+    while rows:
         for row in rows:
             view = _after(_view(store, info, row, selection), after)
             if len(view):
@@ -94,6 +97,8 @@ def views_of(
         after = rows[-1].last_step
         if _is_block(rows[-1]) and len(rows) < CHUNKS_PER_READ:  # there were no more
             return
+        with store.reading() as connection:
+            rows = next_rows(connection, info, after, last)
 
 
 def latest_views(
@@ -114,14 +119,16 @@ def latest_views(
 
 def segments_of(
     connection: Connection, info: StreamInfo, after: int, last: int | None, limit: int | None = None
-) -> Sequence[Row[Any]]:
+) -> Sequence[Any]:
     """Returns the stream's segments with steps after `after`, in order."""
     rows = _execute(connection, _segments_between, info, after, last, limit)
     return list(takewhile(lambda row: row.schema in info.schemas, rows))  # the others were added after `info` was read
 
 
-def _next(connection: Connection, info: StreamInfo, after: int, last: int | None) -> Sequence[Row[Any]]:
-    """Returns some segments after a step, or blocks if there are none."""
+def next_rows(connection: Connection, info: StreamInfo, after: int, last: int | None) -> Sequence[Any]:
+    """Returns some segments after a step, or blocks if there are none, up to the one that contains `last`."""
+    if last is not None and after >= last:
+        return []
     rows_of_segments = segments_of(connection, info, after, last, SEGMENTS_PER_READ)
     if rows_of_segments:
         return rows_of_segments
@@ -135,10 +142,10 @@ def _next(connection: Connection, info: StreamInfo, after: int, last: int | None
 
 
 def _execute(
-    connection: Connection, query: Select[Any], info: StreamInfo, after: int, last: int | None, limit: int | None
-) -> Sequence[Row[Any]]:
+    connection: Connection, query: Prepared, info: StreamInfo, after: int, last: int | None, limit: int | None
+) -> Sequence[Any]:
     bounds = {"of_after": after, "of_last": MAX_STEP if last is None else last, "of_limit": limit or MAX_ROWS}
-    return connection.execute(query, info.parameters | bounds).all()
+    return query.named(connection, info.parameters | bounds)
 
 
 def _view(store: Readable, info: StreamInfo, row: Row[Any], selection: ColumnSelection | None) -> block.View:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, select
 
 from ammeter.wire.ranks import Life
+from ammeter_server.db.prepared import Prepared, PreparedList
 from ammeter_server.db.step_tables import chunks, segments
 from ammeter_server.db.tables import streams
 
@@ -23,19 +24,33 @@ LIFE_COLUMNS = (
 """The columns that group streams into attempts."""
 
 
-_RUN: BindParameter[str] = bindparam("of_run")
-_lives: Select[Any] = select(*LIFE_COLUMNS).where(streams.c.run == _RUN, streams.c.role == "rank")
-_lives = _lives.where(streams.c.schema.is_not(None))
+_of_run = streams.c.run == bindparam("of_run")
+_of_rank = streams.c.role == "rank"
+_lives = Prepared(select(*LIFE_COLUMNS).where(_of_run, _of_rank, streams.c.schema.is_not(None)))
 _first_steps = [
     select(table.c.first_step)
-    .where(table.c.run == _RUN, table.c.stream == streams.c.id)
+    .where(table.c.run == bindparam("of_run"), table.c.stream == streams.c.id)
     .order_by(table.c.first_step)
     .limit(1)
     .scalar_subquery()
     for table in (segments, chunks)
 ]
-_positions: Select[Any] = select(streams.c.id, streams.c.events, *_first_steps)
-_positions = _positions.where(streams.c.run == _RUN, streams.c.id.in_(bindparam("of_streams", expanding=True)))
+_positions: Select[Any] = select(streams.c.id, streams.c.events, *_first_steps).where(_of_run)
+_positions_of = PreparedList(lambda ids: _positions.where(streams.c.id.in_(ids)))
+_sources = (
+    select(
+        streams.c.id,
+        streams.c.rank,
+        streams.c.started,
+        streams.c.rows,
+        streams.c.schema,
+        streams.c.last_step,
+    )
+    .where(_of_run, _of_rank)
+    .order_by(streams.c.rank, streams.c.started, streams.c.id)
+)
+_all_sources = Prepared(_sources)
+_sources_of_rank = Prepared(_sources.where(streams.c.rank == bindparam("of_rank")))
 
 
 class Source(NamedTuple):
@@ -58,13 +73,12 @@ def streams_with_steps(
     connection: Connection, run: str, ranks: Sequence[int] | None = None, stream: str | None = None
 ) -> list[Source]:
     """Returns the run's streams with steps, by rank, and by time within a rank."""
-    columns = (streams.c.id, streams.c.rank, streams.c.started, streams.c.rows, streams.c.schema, streams.c.last_step)
-    query = select(*columns).where(streams.c.run == run, streams.c.role == "rank")
-    if ranks is not None:
-        query = query.where(streams.c.rank.in_(ranks))
-    if stream is not None:
-        query = query.where(streams.c.id == stream)
-    return [Source(*row) for row in connection.execute(query.order_by(streams.c.rank, streams.c.started, streams.c.id))]
+    if stream is None and (ranks is None or len(ranks) == 1):
+        query, values = (_all_sources, {}) if ranks is None else (_sources_of_rank, {"of_rank": ranks[0]})
+        return [Source(*row) for row in query.all(connection, {"of_run": run, **values})]
+    conditions: list[ColumnElement[bool]] = [] if ranks is None else [streams.c.rank.in_(ranks)]
+    conditions += [] if stream is None else [streams.c.id == stream]
+    return [Source(*row) for row in connection.execute(_sources.where(*conditions), {"of_run": run})]
 
 
 def change_marks(connection: Connection, run: str, sources: Sequence[Source]) -> list[tuple[Any, ...]]:
@@ -72,14 +86,14 @@ def change_marks(connection: Connection, run: str, sources: Sequence[Source]) ->
 
     They change with deletions, too, which affect the first rows.
     """
-    rows = connection.execute(_positions, {"of_run": run, "of_streams": [life.id for life in sources]})
+    rows = _positions_of.all(connection, [life.id for life in sources], {"of_run": run})
     positions = {row[0]: tuple(row[1:]) for row in rows}
     return [(*life, positions.get(life.id)) for life in sources]
 
 
 def stored_lives(connection: Connection, run: str) -> list[Life]:
     """Returns the run's streams with steps, with the times that group them into attempts."""
-    return [life_of(row) for row in connection.execute(_lives, {"of_run": run})]
+    return [life_of(row) for row in _lives.named(connection, {"of_run": run})]
 
 
 def life_of(stream: Row[Any]) -> Life:

@@ -1,13 +1,15 @@
 """Statements compiled once and passed to the driver as text with values.
 
 For statements that run with every batch, judgement or request of a page. SQLAlchemy needs 0.1 ms to build and look up
-a statement, and a batch of one step or a curve needs five of them. That is longer than all verdicts or the values take.
+a statement. A batch of one step needs five of them, a request for a curve a dozen: that is longer than the verdicts of
+the batch take, or unpacking the curve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam
@@ -15,6 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import ClauseElement
 
 from ammeter_server.db.engine import insert
+
+_FETCH_ONE, _FETCH_ALL, _COUNT = methodcaller("fetchone"), methodcaller("fetchall"), attrgetter("rowcount")
 
 
 class _Compiled(NamedTuple):
@@ -66,32 +70,30 @@ class Prepared:
 
     def one(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Runs the statement and returns the first row with the driver's types, or None."""
-        row: tuple[Any, ...] | None = self._run(connection, values).fetchone()
+        row: tuple[Any, ...] | None = self._run(connection, values, _FETCH_ONE)
         return row
 
     def all(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Runs the statement and returns all rows with the driver's types."""
-        rows: list[tuple[Any, ...]] = self._run(connection, values).fetchall()
+        rows: list[tuple[Any, ...]] = self._run(connection, values, _FETCH_ALL)
         return rows
 
     def named(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
         """Runs the statement, a SELECT, and returns all rows as named tuples with the types of their columns."""
         reader = self._readers.get(connection.dialect.name) or self._reader(connection)
-        return reader.read(self._run(connection, values).fetchall())
+        return reader.read(self._run(connection, values, _FETCH_ALL))
 
     def first(self, connection: Connection, values: Mapping[str, Any]) -> Any:
         """Does the same for the first row; None without one."""
         rows = self.named(connection, values)
         return rows[0] if rows else None
 
-    def do(self, connection: Connection, values: Mapping[str, Any]) -> None:
-        self._run(connection, values)
-
-    def count(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def do(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Runs the statement and returns the number of rows that it changed."""
-        return int(self._run(connection, values).rowcount)
+        return int(self._run(connection, values, _COUNT))
 
-    def _run(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+    def _run(self, connection: Connection, values: Mapping[str, Any], result: Callable[[Any], Any]) -> Any:
+        """Returns the result of the cursor. Errors of the statement and of its rows become DBAPIError."""
         if not connection.in_transaction():
             connection.begin()
         dialect = connection.dialect
@@ -99,9 +101,14 @@ class Prepared:
         driver: Any = connection.connection.driver_connection
         values = {**constants, **values} if constants else values
         try:
-            return driver.execute(text, [values[name] for name in order] if order else values)
-        except dialect.loaded_dbapi.Error as error:
-            raise DBAPIError.instance(text, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
+            return result(driver.execute(text, [values[name] for name in order] if order else values))
+        except dialect.loaded_dbapi.Error as error:  # SQLite runs most of a SELECT while its rows are fetched
+            is_broken = dialect.is_disconnect(error, driver, None)
+            if is_broken:
+                connection.invalidate(error)
+            raise DBAPIError.instance(
+                text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_broken, dialect=dialect
+            ) from error
 
     def _compile(self, connection: Connection) -> _Compiled:
         statement = self.statement.compile(dialect=connection.dialect)

@@ -47,6 +47,11 @@ class RunEvaluation:
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def continues(self) -> bool:
+        """Whether data is left to read, which makes the run due at once."""
+        return DUE_NOW.items() <= self.values.items()
+
 
 def evaluate_run(store: Store, histories: RunHistoryCache, run: str, now: int) -> RunEvaluation:
     """Evaluates a run across its ranks and its baseline, from the state of its last evaluation."""

@@ -78,9 +78,9 @@ def noting(note: Callable[[Connection, Any], None]) -> Iterator[None]:
     """Notes every statement that is run meanwhile, prepared or not, with its connection."""
     run = Prepared._run
 
-    def run_and_note(prepared: Prepared, connection: Connection, values: Any) -> Any:
+    def run_and_note(prepared: Prepared, connection: Connection, *arguments: Any) -> Any:
         note(connection, prepared.statement)
-        return run(prepared, connection, values)
+        return run(prepared, connection, *arguments)
 
     def before(connection: Connection, statement: Any, *_: Any) -> None:
         note(connection, statement)

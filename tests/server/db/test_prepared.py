@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Select, bindparam, or_, select
+from sqlalchemy import Select, bindparam, literal_column, or_, select, text
 
-from ammeter_server.db import Store
+from ammeter_server.db import Store, StoreAwayError
+from ammeter_server.db.errors import DatabaseError
 from ammeter_server.db.prepared import Prepared, PreparedList
 from ammeter_server.db.tables import runs, streams
 from tests.server.judged_runs import add_run, add_stream
@@ -82,3 +83,24 @@ def test_prepared_statements_of_a_transaction_see_one_moment(store: Store) -> No
             assert [] == query.all(connection, {})
     with store.reading() as connection:
         assert 1 == len(query.all(connection, {}))
+
+
+def test_an_error_at_a_later_row_is_one_of_the_database(store: Store) -> None:
+    rows = "SELECT 1 AS name UNION ALL SELECT 2"
+    name = "CAST(x'ff' AS TEXT)" if store.is_sqlite else "CAST(1 / (2 - name) AS TEXT)"
+    query = Prepared(
+        select(literal_column(f"CASE WHEN name = 1 THEN 'a' ELSE {name} END")).select_from(text(f"({rows}) AS some"))
+    )
+    with store.reading() as connection, pytest.raises(DatabaseError):
+        assert query.all(connection, {})
+
+
+def test_a_broken_connection_is_not_used_again_and_its_reason_is_kept(store: Store) -> None:
+    if store.is_sqlite:
+        pytest.skip("SQLite has no connection that breaks")
+    ended = Prepared(select(literal_column("pg_terminate_backend(pg_backend_pid())")))
+    with pytest.raises(StoreAwayError) as raised, store.reading() as connection:
+        ended.all(connection, {})
+    assert "terminating connection" in raised.value.reason
+    with store.reading() as connection:
+        assert [] == Prepared(select(runs.c.id)).all(connection, {})

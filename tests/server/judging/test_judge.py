@@ -11,6 +11,7 @@ from ammeter.verdicts.framework.finding import Finding
 from ammeter_server.config.settings import Settings
 from ammeter_server.db import Store
 from ammeter_server.db.tables import incidents, outbox, runs, streams, totals
+from ammeter_server.judging import cross_rank
 from ammeter_server.judging.judge import AGEING_NS, CONTACT_NS, LEASE_NS, RECENT_NS, SWEEP_NS, Judge
 from ammeter_server.judging.run_state import RESTART_NS
 from ammeter_server.notify.channel import Channel
@@ -88,9 +89,21 @@ def test_a_change_with_data_from_a_collector_whose_clock_is_late_is_judged_at_on
 def test_after_the_clock_was_set_back_every_recent_run_is_considered(store: Store, judge: Judge) -> None:
     run = add_run(store)
     stream = add_stream(store, run, **ENDED)
-    judge.judge_due(NOW + RECENT_NS)
+    judge.judge_due(NOW + 3 * RECENT_NS)
     conclude(store, run, stream, PAGE)
     assert judge.judge_due(NOW)
+
+
+def test_an_ended_run_whose_ranks_are_partly_read_is_read_on_in_each_round(
+    store: Store, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_run(store)
+    add_stream(store, run, last_seen=NOW - CONTACT_NS - SECOND, **ENDED)
+    parts = [cross_rank.DUE_NOW, cross_rank.DUE_NOW, {}, {}]
+    monkeypatch.setattr(cross_rank, "evaluate_run", lambda *_: cross_rank.RunEvaluation(values=parts.pop(0)))
+    for part in range(4):
+        judge.judge_due(NOW + part * SECOND)
+    assert [{}] == parts
 
 
 def test_a_run_that_another_judge_holds_is_left_to_it_until_its_lease_ends(store: Store, judge: Judge) -> None:

@@ -22,7 +22,7 @@ _is_free = and_(
 _has_ended = streams.c.bye_reason.is_not(None)
 _new_rows = streams.c.rows - func.coalesce(compaction_leases.c.rows, 0)
 _due = Prepared(
-    select(streams.c.run, streams.c.id, streams.c.rows, _has_ended)
+    select(streams.c.run, streams.c.id, streams.c.rows, _has_ended.label("ended"))
     .outerjoin_from(streams, compaction_leases, _lease)
     .where(streams.c.last_seen >= bindparam("of_seen_since"), or_(compaction_leases.c.run.is_(None), _is_free))
     .where(or_(_has_ended, _new_rows >= bindparam("of_rows")))
@@ -49,7 +49,7 @@ def due(connection: Connection, seen_since: int, now: int, rows: int) -> list[Du
 
     These are the streams with at least `rows` new rows since the last compaction, and those that have ended.
     """
-    return [Due(*row) for row in _due.all(connection, {"of_seen_since": seen_since, "of_now": now, "of_rows": rows})]
+    return [Due(*row) for row in _due.named(connection, {"of_seen_since": seen_since, "of_now": now, "of_rows": rows})]
 
 
 def claim(connection: Connection, run: str, stream: str, by: str, now: int, until: int) -> bool | None:

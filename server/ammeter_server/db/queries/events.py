@@ -111,7 +111,7 @@ def of_names(
     return [(row.number, row.name, row.step, row.data) for row in connection.execute(query)]
 
 
-def late_values(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Row[Any]]:
+def late_values(connection: Connection, run: str, stream: str, first: int, last: int | None) -> list[Any]:
     """Returns (step, time, data) of late run.log values for steps between these.
 
     Late values belong to steps whose rows were already written. Searches the stream's newest MAX_LATE_EVENTS events.

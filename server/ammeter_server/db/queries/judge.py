@@ -71,7 +71,7 @@ def claim(
     replaceable_claim: a claimant whose unexpired lease may be replaced.
     """
     values = {"of_run": run, "of_now": now, "of_mine": replaceable_claim, "to_by": by, "to_until": until}
-    return _claim.count(connection, values) == 1
+    return _claim.do(connection, values) == 1
 
 
 def release(connection: Connection, run: str, values: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ def reached(connection: Connection, run: str) -> tuple[int, bool] | None:
     return (most - 1, all(row.bye_reason is not None for row in rows)) if most else None
 
 
-def streams_of(connection: Connection, run: str) -> list[Row[Any]]:
+def streams_of(connection: Connection, run: str) -> list[Any]:
     """Returns the run's streams, without the verdicts' states and other unneeded columns."""
     return _streams_of.named(connection, {"of_run": run})
 
@@ -131,11 +131,11 @@ def latest_of(connection: Connection, run: str, ids: Sequence[str]) -> list[dict
     return [latest for (latest,) in connection.execute(query)]
 
 
-def findings_of(connection: Connection, run: str) -> list[Row[Any]]:
+def findings_of(connection: Connection, run: str) -> list[Any]:
     return _findings_of.named(connection, {"of_run": run})
 
 
-def incidents_of(connection: Connection, run: str) -> list[Row[Any]]:
+def incidents_of(connection: Connection, run: str) -> list[Any]:
     """Returns the run's incidents, locked until the transaction ends."""
     return _incidents_of.named(connection, {"of_run": run})
 

@@ -220,7 +220,7 @@ def brief(connection: Connection, run: str) -> Any:
     return _brief.first(connection, {"of_run": run})
 
 
-def described(connection: Connection, ids: Sequence[str]) -> Rows:
+def described(connection: Connection, ids: Sequence[str]) -> Sequence[Any]:
     """Returns the RUN_COLUMNS of these runs, in no order."""
     return _described.named(connection, ids, {})
 
@@ -230,7 +230,7 @@ def with_ids(connection: Connection, ids: Sequence[str]) -> dict[str, Row[Any]]:
     return {row.id: row for row in connection.execute(select(runs).where(runs.c.id.in_(ids)))}
 
 
-def streams_of(connection: Connection, ids: Sequence[str]) -> Rows:
+def streams_of(connection: Connection, ids: Sequence[str]) -> Sequence[Any]:
     """Returns the streams of these runs, oldest first, without the verdicts' states."""
     return _streams_of.named(connection, ids, {})
 
@@ -255,7 +255,7 @@ def snapshot(connection: Connection) -> None:
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
-def incidents_of(connection: Connection, ids: Sequence[str]) -> Rows:
+def incidents_of(connection: Connection, ids: Sequence[str]) -> Sequence[Any]:
     """Returns (run, severity, state) of each incident of these runs.
 
     Incidents superseded by others are left out.

@@ -226,8 +226,9 @@ def _method(results: Results, command: str) -> list[str]:
 
 def _about_latencies() -> list[str]:
     return [
-        "Milliseconds until the response was read: median, and in brackets the 95th percentile and the maximum. PromQL"
-        " returns the samples unchanged; Ammeter does too, or 2,000 points of longer curves with all extremes."
+        "Milliseconds until the response was read, of 40 requests, or 200 for the list, in the first of these turns:"
+        " median, and in brackets the 95th percentile and the maximum. PromQL returns the samples unchanged; Ammeter"
+        " does too, or 2,000 points of longer curves with all extremes."
     ]
 
 

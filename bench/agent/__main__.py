@@ -53,7 +53,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         quick="only checks that everything runs, in about 90 s; the numbers are too noisy to keep",
         only="peers whose names contain one of these words",
     )
-    parser.add_argument("--repeats", type=int, help="independent repeats of Ammeter's default preset (5)")
+    parser.add_argument("--repeats", type=int, help="independent repeats of each peer (5)")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with the agent of another checkout")
     options = parse_benchmark(parser, arguments)
     if options.against and (options.only or options.write):

@@ -22,9 +22,11 @@ class Plan:
     Attributes:
         long, short: Trainings with long and with short steps.
         others: Trainings on which the other peers are measured as well.
-        repeats: Independent repeats of Ammeter's default preset.
-        pairs, other_pairs, short_pairs: Pairs of blocks of Ammeter's presets, of each other peer, of short steps.
+        repeats: Independent repeats of everything, each with a training of its own.
+        pairs, other_pairs, short_pairs: Pairs of blocks in a repeat: of Ammeter's default preset, of any other peer, of
+            short steps.
         steps, other_steps, short_steps: Steps in a block: of Ammeter, which writes ten times a second, and of others.
+        periods: Periods that the watched blocks of a repeat cover at least, of a peer that works periodically.
         minutes: Limit for all phases together.
     """
 
@@ -33,13 +35,13 @@ class Plan:
     others: Sequence[TrainingSpec] = LONG_STEPS
     repeats: int = 5
     pairs: int = 10
-    other_pairs: int = 8
-    short_pairs: int = 16
+    other_pairs: int = 5
+    short_pairs: int = 6
     steps: int = 8
     other_steps: int = 5
     short_steps: int = 100
-    periods: int = 2
-    minutes: float = 15.0
+    periods: int = 1
+    minutes: float = 32.0
 
 
 QUICK = Plan(
@@ -99,21 +101,20 @@ def phases_of(plan: Plan, only: Sequence[str]) -> list[Phase]:
         has_default = not {Ammeter, SettledDefault}.isdisjoint(found)
         return [Nothing, *found] if has_default and Nothing not in found else found
 
-    presets, others, short = (
-        Sampling(pairs, steps, periods=plan.periods)
-        for pairs, steps in (
-            (plan.pairs, plan.steps),
-            (plan.other_pairs, plan.other_steps),
-            (plan.short_pairs, plan.short_steps),
-        )
-    )
-    phases = []
-    for spec in plan.long:
+    def sampling(pairs: int, steps: int) -> Sampling:
+        return Sampling(pairs, steps, periods=plan.periods)
+
+    default, presets = sampling(plan.pairs, plan.steps), sampling(plan.other_pairs, plan.steps)
+    others, short = sampling(plan.other_pairs, plan.other_steps), sampling(plan.short_pairs, plan.short_steps)
+    phases, phases_of_others = list[Phase](), list[Phase]()
+    for seed in range(plan.repeats):
+        for spec in plan.long:
+            phases.append(Phase(spec, selected((Nothing, SettledDefault)), default, LONG_STEP_MS, seed))
+            phases.append(Phase(spec, selected(SETTLED[1:]), presets, LONG_STEP_MS, seed))
         phases += [
-            Phase(spec, selected((Nothing, SettledDefault)), presets, LONG_STEP_MS, seed)
-            for seed in range(plan.repeats)
+            Phase(spec, selected((Nothing, *PRESETS)), short, SHORT_STEP_MS, seed, short=True) for spec in plan.short
         ]
-        phases.append(Phase(spec, selected(SETTLED[1:]), presets, LONG_STEP_MS))
-    phases += [Phase(spec, selected((Nothing, *PRESETS)), short, SHORT_STEP_MS, short=True) for spec in plan.short]
-    phases += [Phase(spec, [peer], others, OTHER_STEP_MS) for spec in plan.others for peer in selected(OTHERS)]
-    return [phase for phase in phases if phase.peers]
+        phases_of_others += [
+            Phase(spec, [peer], others, OTHER_STEP_MS, seed) for spec in plan.others for peer in selected(OTHERS)
+        ]
+    return [phase for phase in [*phases, *phases_of_others] if phase.peers]

@@ -62,11 +62,13 @@ class Section:
         return f"Short steps: {self.training}" if self.short else self.training
 
     def ratio(self, name: str) -> str:
-        """The ratio as the first table shows it; of several repeats their median, minimum and maximum."""
+        """The ratio as the tables show it; of several repeats their median, minimum and maximum."""
         ratios = self.ratios(name)
-        if len(ratios) > 1:
-            return f"{median(ratios):.3f} ({len(ratios)} repeats: {min(ratios):.3f} to {max(ratios):.3f})"
-        return "".join(f"{ratio:.2f}" if ratio > 1.1 else f"{ratio:.3f}" for ratio in ratios) or "–"
+        if not ratios:
+            return "–"
+        digits = 3 if median(ratios) <= 1.1 else 2
+        spread = f" ({min(ratios):.{digits}f} to {max(ratios):.{digits}f})" if len(ratios) > 1 else ""
+        return f"{median(ratios):.{digits}f}{spread}"
 
 
 @dataclass
@@ -143,7 +145,7 @@ def details(section: Section) -> list[Row]:
                 str(len(outcome.pairs)),
                 f"{1000 * median(outcome.bare):.2f}",
                 f"{1000 * median(outcome.watched):.2f}",
-                f"{outcome.ratio:.3f}",
+                section.ratio(outcome.name),
                 f"{low:.3f} / {middle:.3f} / {high:.3f}",
                 f"{max(outcome.pairs):.3f}",
                 f"{outcome.mean_ratio:.3f}",
@@ -153,18 +155,10 @@ def details(section: Section) -> list[Row]:
 
 
 def remarks(results: Results) -> list[str]:
-    """The repeats, Ammeter's own account of its cost, and the skipped peers."""
+    """Ammeter's own account of its cost, and the skipped peers."""
     lines = []
     for section in results.sections:
         title = section.title
-        for name, outcomes in section.repeats.items():
-            if len(outcomes) > 1:
-                ratios = section.ratios(name)
-                lines.append(
-                    f"{title}: {name}: {len(ratios)} independent repeats: "
-                    f"{', '.join(f'{ratio:.3f}' for ratio in ratios)}; "
-                    f"median {median(ratios):.3f}, max {max(ratios):.3f}."
-                )
         for outcome in section.outcomes:
             if "overhead" in (reported := outcome.self_reported):
                 lines.append(
@@ -206,11 +200,13 @@ def _method(results: Results, command: str) -> list[str]:
         "",
         f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process "
         f"({results.plan}). Within budget: as often as 1 % of the time allows. The ratio is that of a typical pair of "
-        "neighbouring blocks: the geometric mean without the lowest and the highest fifth, the same for every row. "
-        "The ratio of means includes rare expensive steps in full, and all disturbances by the machine. "
-        "The first row compares bare blocks with bare blocks, as often as Ammeter's default preset is measured: "
-        "differences of its size have no meaning; rows with fewer pairs vary more. Ammeter has watched "
-        f"{SettledDefault.settling_steps} long steps before its first block: a young run is read more often.",
+        "neighbouring blocks: the geometric mean without the lowest and the highest fifth, the same for every row. It "
+        "is the median of several repeats, each with a training of its own; in brackets stand the lowest and the "
+        "highest repeat. The other columns are of the pairs of all repeats. The ratio of means includes rare expensive "
+        "steps in full, and all disturbances by the machine. The first row compares bare blocks with bare blocks, as "
+        "often as Ammeter's default preset is measured: differences of its size have no meaning; rows with fewer pairs "
+        f"vary more. Ammeter has watched {SettledDefault.settling_steps} long steps before its first block: a young "
+        "run is read more often.",
     ]
 
 

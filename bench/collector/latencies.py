@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from statistics import median, quantiles
 from urllib.parse import quote, urlencode
@@ -44,7 +44,7 @@ def scrape_label(live: int) -> str:
 
 @dataclass(frozen=True)
 class Latency:
-    """Response times of one request in ms, and the size of the last response in bytes.
+    """Response times of one request in one turn in ms, and the size of the last response in bytes.
 
     Attributes:
         what: The request, in words.
@@ -59,9 +59,11 @@ class Latency:
     most: float
     size: int
 
-    @property
-    def cell(self) -> str:
-        return f"{self.median:.1f} ({self.p95:.1f}, {self.most:.1f})"
+
+def across(turns: Sequence[Latency]) -> Latency:
+    """The medians of several turns of the same request."""
+    names = ("median", "p95", "most")
+    return replace(turns[-1], **{name: median(getattr(turn, name) for turn in turns) for name in names})
 
 
 def columns_of(rank: Rank) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median_low
+from statistics import median, median_low
 
 import msgspec
 
-from bench.collector.latencies import BATCH_ALONE, BATCH_DURING_SCRAPES, Latency, list_label, scrape_label
+from bench.collector.latencies import BATCH_ALONE, BATCH_DURING_SCRAPES, Latency, across, list_label, scrape_label
 from bench.collector.senders import IngestCost
 from bench.common.machine import cpu_and_cores
 from bench.common.tables import Row, markdown_table
@@ -32,6 +32,8 @@ DETAIL_HEADINGS = (
     "wall s",
     "bytes sent each",
 )
+
+LATENCY_HEADINGS = ("request", "server", "median, ms", "95th percentile, ms", "largest")
 
 LIST, SCRAPE = list_label(10_000), scrape_label(1_000)
 
@@ -88,11 +90,12 @@ class Results:
     """All results.
 
     Attributes:
+        latencies: One entry for each request, server and turn.
         missing: Stores that could not be measured, with the reason.
         soak: Lines of the last soak.
         seconds: Duration of the measurement.
         load: Load of the machine before the measurement.
-        repeats: Measurements of each store's ingest.
+        repeats: Turns, each of which measured every store.
     """
 
     ingested: list[Ingested] = field(default_factory=list)
@@ -116,6 +119,19 @@ class Results:
         known = self._of(name, rows)
         return known.median.rate if known else 0.0
 
+    def latency(self, what: str, name: str = "ammeter") -> Latency:
+        """The medians of all turns of a request. Raises KeyError for one that was not measured."""
+        if turns := self.turns().get((what, name)):
+            return across(turns)
+        raise KeyError(what)
+
+    def turns(self) -> dict[tuple[str, str], list[Latency]]:
+        """(request, server) -> the response times of each turn."""
+        found: dict[tuple[str, str], list[Latency]] = {}
+        for latency in self.latencies:
+            found.setdefault((latency.what, latency.name), []).append(latency)
+        return found
+
     def _of(self, name: str, rows: int) -> Ingested | None:
         return next((known for known in self.ingested if (known.name, known.rows) == (name, rows)), None)
 
@@ -126,14 +142,13 @@ def limits(results: Results) -> list[Limit]:
         Limit("million values per second of CPU, 100 steps to a request", 20.0, ours),
         Limit("the same, 1 step to a request", 1.0, results.rate("ammeter", 1)),
     ]
-    found += _latency_limits({latency.what: latency for latency in results.latencies if latency.name == "ammeter"})
+    found += _latency_limits(results)
     return found + ([Limit("times VictoriaMetrics' remote write", 5.0, ours / victoria)] if victoria else [])
 
 
-def _latency_limits(latencies: Mapping[str, Latency]) -> list[Limit]:
+def _latency_limits(results: Results) -> list[Limit]:
     """Limits of the response times that were measured."""
-    labels = (LIST, SCRAPE, BATCH_ALONE, BATCH_DURING_SCRAPES)
-    p95 = {what: latencies[what].p95 for what in labels if what in latencies}
+    p95 = {what: across(turns).p95 for (what, name), turns in results.turns().items() if name == "ammeter"}
     found = [
         Limit(f"95th percentile in ms, {what}", bound, p95[what], at_most=True)
         for what, bound in ((LIST, 50.0), (SCRAPE, 300.0))
@@ -163,13 +178,21 @@ def comparison(results: Results) -> list[Row]:
 
 
 def latency_table(results: Results) -> list[Row]:
-    """Median response times, with 95th percentile and maximum, one column per server."""
-    names = list(dict.fromkeys(latency.name for latency in results.latencies))
-    requests = list(dict.fromkeys(latency.what for latency in results.latencies))
-    cells = {(latency.what, latency.name): latency.cell for latency in results.latencies}
+    """Response times of each request and server: medians of the turns, with the lowest and the highest turn."""
+    turns = results.turns()
+    requests = list(dict.fromkeys(what for what, _ in turns))
     return [
-        ("ms (95 %, largest)", *names),
-        *((what, *(cells.get((what, name), "–") for name in names)) for what in requests),
+        LATENCY_HEADINGS,
+        *(
+            (
+                what,
+                name,
+                _spread([turn.median for turn in measured]),
+                _spread([turn.p95 for turn in measured]),
+                f"{max(turn.most for turn in measured):.1f}",
+            )
+            for (what, name), measured in sorted(turns.items(), key=lambda item: requests.index(item[0][0]))
+        ),
     ]
 
 
@@ -197,7 +220,7 @@ def markdown(results: Results, command: str) -> str:
     lines = ["# The cost of collecting", "", *_method(results, command), "", *markdown_table(comparison(results)), ""]
     lines += ["## Limits", "", *(f"- {limit}" for limit in limits(results)), ""]
     if results.latencies:
-        lines += ["## Response times", "", *_about_latencies(), "", *markdown_table(latency_table(results)), ""]
+        lines += ["## Response times", "", *_about_latencies(results), "", *markdown_table(latency_table(results)), ""]
     if results.soak:
         lines += ["## Live streams for a while", "", *(f"- {line}" for line in results.soak), ""]
     lines += ["## Details", "", *markdown_table(_details(results)), ""]
@@ -224,11 +247,12 @@ def _method(results: Results, command: str) -> list[str]:
     ]
 
 
-def _about_latencies() -> list[str]:
+def _about_latencies(results: Results) -> list[str]:
     return [
-        "Milliseconds until the response was read, of 40 requests, or 200 for the list, in the first of these turns:"
-        " median, and in brackets the 95th percentile and the maximum. PromQL returns the samples unchanged; Ammeter"
-        " does too, or 2,000 points of longer curves with all extremes."
+        f"Milliseconds until the response was read, in {results.repeats} turns of 40 requests, or 200 for the list,"
+        " each with a new server. The median and the 95th percentile are the medians of the turns, with the lowest and"
+        " the highest turn in brackets; the largest is that of all requests. PromQL returns the samples unchanged;"
+        " Ammeter does too, or 2,000 points of longer curves with all extremes."
     ]
 
 
@@ -255,6 +279,11 @@ def _details(results: Results) -> list[Row]:
 def _bytes_per_value(size: int, ingested: Ingested) -> str:
     """Bytes per value, or a dash where they are unknown."""
     return f"{size / ingested.median.values:.2f}" if size else "–"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, and in brackets the lowest and the highest."""
+    return f"{median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def _two_digits(rate: float) -> str:

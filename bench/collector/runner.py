@@ -27,8 +27,8 @@ class Plan:
         row_per_sample, mlflow: Steps that go into a table with a row per sample, and into MLflow.
         long: Steps of the long run.
         runs, live: Runs in the list, and how many of them are live.
-        times: Repetitions of each request whose latency is measured; 0 for none.
-        repeats: Measurements of each store's ingest.
+        times: Repetitions of each request whose latency is measured, in one turn.
+        repeats: Turns, each of which measures every store.
     """
 
     ranks: int = 8
@@ -61,7 +61,7 @@ QUICK = Plan(
 
 
 def measure(plan: Plan, only: Sequence[str] = ("",)) -> Results:
-    """Measures every store whose name contains one of these words, in turn. Only the first turn measures latencies."""
+    """Measures every store whose name contains one of these words, in turn."""
     results, began = Results(load=os.getloadavg()[0], repeats=plan.repeats), time.monotonic()
     stores = [name for name in STORES if any(word.strip() in name for word in only)]
     for number in range(plan.repeats):
@@ -69,9 +69,9 @@ def measure(plan: Plan, only: Sequence[str] = ("",)) -> Results:
         for name in [*stores[begin:], *stores[:begin]]:
             with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
                 try:
-                    STORES[name](plan if number == 0 else replace(plan, times=0), results, Path(folder))
+                    STORES[name](plan, results, Path(folder))
                 except (MissingError, RuntimeError) as error:  # earlier measurements of this store are kept
-                    results.missing.append(f"{name}: {error}")
+                    results.missing.append(f"{name}{f' after {number} turns' * bool(number)}: {error}")
                     stores = [other for other in stores if other != name]
             print(f"{name}, {number + 1} of {plan.repeats}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     results.seconds = time.monotonic() - began
@@ -85,7 +85,7 @@ def _ammeter(plan: Plan, results: Results, folder: Path) -> None:
             ranks = _ranks(plan, steps)
             feed(server, [Sender(rank, WARMUP_STEPS) for rank in _ranks(plan, WARMUP_STEPS)])
             results.add(rows, feed(server, [Sender(rank, rows) for rank in ranks]))
-            if plan.times and (rows, steps) == plan.rows[0]:
+            if (rows, steps) == plan.rows[0]:
                 _collector_latencies(plan, results, server, ranks[0])
         finally:
             server.stop()
@@ -110,7 +110,7 @@ def _database(start: Callable[[Path], Server], plan: Plan, results: Results, fol
             warmup = new_run(plan.ranks, WARMUP_STEPS, ranks[0].begin)
             other_stores.remote_write(server, warmup, WARMUP_STEPS, WARMUP_STEPS)
             cost = other_stores.remote_write(server, ranks, rows, steps)
-            if plan.times and (rows, steps) == plan.rows_of_databases[0]:
+            if (rows, steps) == plan.rows_of_databases[0]:
                 rank, names = ranks[0], latencies.columns_of(ranks[0])
                 pattern = latencies.matching(names)
                 results.latencies += [

@@ -81,8 +81,7 @@ def costs(results: Results) -> Costs:
     request, value = fit(points)
     repeats = [point.median for point in points]
     compaction = sum(fed.settled - fed.cpu for fed in repeats) / sum(fed.values for fed in repeats)
-    times = {latency.what: latency for latency in results.latencies if latency.name == STORE}
-    page, scrape = times[CURVE].median / 1000, times[scrape_label(SCRAPED_RUNS)]
+    page, scrape = results.latency(CURVE).median / 1000, results.latency(scrape_label(SCRAPED_RUNS))
     soak = soak_figures("\n".join(results.soak))
     predicted = (request * soak["streams"] + page * soak["pages"]) / BATCH_SECONDS
     predicted += (value + compaction) * 1e6 * soak["values"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -267,6 +268,17 @@ def join(schema: Schema, views: Iterable[View]) -> View:
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.values for part in parts], axis=1),
     )
+
+
+def unpack_all(blocks: Sequence[Block], schema: Schema) -> View:
+    """Unpacks one or more blocks into a single view. Beside it, memory holds one unpacked block. Raises as unpack()."""
+    ends = list(accumulate(block.rows for block in blocks))
+    steps, times = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int64)
+    values = np.empty((schema.width, ends[-1]), np.float32)
+    for block, end in zip(blocks, ends, strict=True):
+        rows = slice(end - block.rows, end)
+        steps[rows], times[rows], values[:, rows] = unpack_columns(block, schema)
+    return View(schema, steps, times, values)
 
 
 def _decompress(data: bytes, expected: int) -> bytes:

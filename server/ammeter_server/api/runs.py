@@ -197,14 +197,14 @@ def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Ro
         connection, [candidate for row in rows for candidate in candidates(row.project, following[row.id])]
     )
     encoded: dict[str, bytes] = {}
-    missing: dict[str, tuple[Any, ...]] = {}
+    missing: dict[str, bytes] = {}
     after = {row.id: pick(runs_by_id, row.project, following[row.id]) for row in rows}
     for row in rows:
-        own = row.id, row.state, row.started, row.ended, after[row.id], now // tool_links.HOUR_NS
-        key = *own, marks.get(row.id), tuple(map(tuple, incidents.get(row.id, ())))
-        known = context.encoded_runs.get(key)
+        own = row.state, row.started, row.ended, after[row.id], now // tool_links.HOUR_NS
+        of_run = msgspec.msgpack.encode((*own, marks.get(row.id), [tuple(one) for one in incidents.get(row.id, ())]))
+        known = context.encoded_runs.get(row.id, of_run)
         if known is None:
-            missing[row.id] = key
+            missing[row.id] = of_run
         else:
             encoded[row.id] = known
     streams = _by_run(query.streams_of(connection, list(missing)))
@@ -212,11 +212,11 @@ def _descriptions(context: AppContext, connection: Connection, rows: Sequence[Ro
         own_streams = streams.get(row.id, [])
         alone = _is_alone(row, own_streams)
         axis = ALONE if alone else context.axes.of(context.store, row.id, connection)
-        of_run = own_streams, incidents.get(row.id, []), now, after[row.id]
-        run = to_response(row, *of_run, context.settings.cost_per_hour, axis, context.settings.links)
+        parts = own_streams, incidents.get(row.id, []), now, after[row.id]
+        run = to_response(row, *parts, context.settings.cost_per_hour, axis, context.settings.links)
         encoded[row.id] = msgspec.json.encode(run)
         if alone:
-            context.encoded_runs.put(missing[row.id], encoded[row.id])
+            context.encoded_runs.put(row.id, missing[row.id], encoded[row.id])
     return [encoded[run] for run in ids]
 
 

@@ -246,6 +246,7 @@ def _postgresql(url: str) -> Engine:
         parsed_url,
         pool_size=16,
         max_overflow=MAX_OVERFLOW,
+        pool_use_lifo=True,
         pool_timeout=POOL_TIMEOUT_SECONDS,
         pool_pre_ping=True,
         hide_parameters=True,
@@ -267,8 +268,8 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 
 def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = create_engine(
-        make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, hide_parameters=True
-    )  # data of runs must not reach the log
+        make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, pool_use_lifo=True, hide_parameters=True
+    )  # data of runs must not reach the log; the last connection to be returned has its statements and pages at hand
     settings = (f"busy_timeout={BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
 
     def prepare(connection: sqlite3.Connection, _: Any) -> None:

@@ -175,11 +175,11 @@ class Compaction:
         for job in plan(blocks, ended):
             if self.stopped():
                 return rows, False
-            stored, view = self._read(job.blocks, after)
+            steps, last, view = self._read(job.blocks, after)
             if job.into == "block":
-                self._join(stored, view)
+                self._join(steps, last, view)
             else:
-                self._segments(view, job.blocks[0].schema, stored[-1].day)
+                self._segments(view, last.schema, last.day)
                 after = int(view.steps[-1])
                 self._clear()
         return rows, ended
@@ -191,18 +191,18 @@ class Compaction:
             left = compaction.orphaned_columns(connection, self.run, self.stream, after)
         in_slices(self.store, left, lambda c, some: compaction.remove_columns(c, self.run, self.stream, some))
 
-    def _read(self, blocks: Sequence[Waiting], after: int) -> tuple[Sequence[Any], block.View]:
-        """Reads the blocks' rows in the database, and those steps that belong to no segment."""
+    def _read(self, blocks: Sequence[Waiting], after: int) -> tuple[list[int], Row[Any], block.View]:
+        """Returns the blocks' first steps, the last one's row in the database, and the steps without a segment."""
         with self.store.reading() as connection:
             ends = blocks[0].first_step, blocks[-1].first_step
             rows = compaction.blocks(connection, self.run, self.stream, *ends)
             schema = self._schema(connection, blocks[0].schema)
-        packed = (
+        packed = [
             frames.Block(row.schema, row.rows, row.columns, row.first_step, row.last_step, row.data) for row in rows
-        )
-        view = block.join(schema, (block.unpack(chunk, schema) for chunk in packed))
+        ]
+        view = block.unpack_all(packed, schema)
         begin = int(np.searchsorted(view.steps, after, "right"))
-        return rows, view.rows(begin, len(view))
+        return [row.first_step for row in rows], rows[-1], view.rows(begin, len(view))
 
     def _schema(self, connection: Connection, name: str) -> frames.Schema:
         if name not in self._schemas:
@@ -236,13 +236,13 @@ class Compaction:
         self._renew_lease(connection)
         compaction.add_columns(connection, rows)
 
-    def _join(self, rows: Sequence[Row[Any]], view: block.View) -> None:
+    def _join(self, first_steps: Sequence[int], last: Row[Any], view: block.View) -> None:
         packed = block.pack(view)
-        row = {**rows[-1]._mapping, "first_time": int(view.times[0]), "last_time": int(view.times[-1])}
+        row = {**last._mapping, "first_time": int(view.times[0]), "last_time": int(view.times[-1])}
         row |= {"first_step": packed.first_step, "rows": packed.rows, "data": packed.data}
         with self.store.writing(durable=False) as connection:
             self._renew_lease(connection)
-            compaction.remove_blocks(connection, self.run, self.stream, [row.first_step for row in rows])
+            compaction.remove_blocks(connection, self.run, self.stream, first_steps)
             compaction.add_block(connection, row)
 
     def _renew_lease(self, connection: Connection) -> None:

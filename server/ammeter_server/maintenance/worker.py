@@ -11,6 +11,7 @@ from ammeter_server.db.queries import compaction
 from ammeter_server.db.step_tables import day_of
 from ammeter_server.maintenance.compaction import MIN_SMALL_BLOCKS, compact
 from ammeter_server.maintenance.retention import retain
+from ammeter_server.process import memory
 from ammeter_server.worker import Worker, attempt
 
 PAUSE_SECONDS = 1.0
@@ -36,13 +37,14 @@ class MaintenanceWorker(Worker):
         self._retained = 0
 
     def run_round(self, now: int) -> float:
-        """Compacts streams, and once a minute prepares partitions and deletes old data."""
+        """Compacts streams, and once a minute prepares partitions, deletes old data and returns unused memory."""
         if not attempt("compaction", lambda: self.compact_due(now)):
             attempt("returning free space", lambda: partitions.shrink(self.store))
         if now - self._retained >= RETENTION_INTERVAL_NS:
             self._retained = now
             attempt("making partitions", lambda: partitions.prepare(self.store, day_of(now)))
             attempt("retention", lambda: retain(self.store, self.settings, day_of(now)))
+            memory.trim()
         return PAUSE_SECONDS
 
     def compact_due(self, now: int) -> int:

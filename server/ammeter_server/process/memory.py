@@ -32,3 +32,13 @@ def configure() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         mallopt(M_ARENA_MAX, MAX_ARENAS)
+
+
+def trim() -> None:
+    """Returns the free pages of malloc to the system, including those between pages in use.
+
+    Without it, a collector whose waiting rows were many for a moment keeps their memory: malloc returns only the end of
+    each arena, and some small object usually lives there.
+    """
+    with suppress(OSError, AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)

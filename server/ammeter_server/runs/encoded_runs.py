@@ -1,32 +1,31 @@
-"""Caches the JSON of runs by everything that it was made from."""
+"""Caches the JSON of runs together with the marks of everything that it was made from."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from cachetools import LRUCache
 
 MAX_BYTES = 8 * 2**20
-"""Maximum bytes of JSON: some thousand runs, or those with the largest configs."""
+"""Maximum bytes of JSON and marks: some thousand runs, or those with the largest configs."""
 
 
 class EncodedRuns:
-    """The JSON of runs that were read recently. Thread-safe.
+    """The newest JSON of each run that was read recently. Thread-safe.
 
-    A key contains the marks of all rows that a run's JSON is made from, so that an entry is never outdated: a run that
-    changed has another key. Callers read the marks in the tables with every request.
+    It is never outdated: callers read the marks in the tables with every request, and a run that changed has others.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: LRUCache[tuple[Any, ...], bytes] = LRUCache(MAX_BYTES, len)
+        self._known: LRUCache[str, tuple[bytes, bytes]] = LRUCache(MAX_BYTES, lambda entry: sum(map(len, entry)))
 
-    def get(self, key: tuple[Any, ...]) -> bytes | None:
+    def get(self, run: str, marks: bytes) -> bytes | None:
         with self._lock:
-            return self._known.get(key)
+            known, encoded = self._known.get(run, (b"", None))
+        return encoded if known == marks else None
 
-    def put(self, key: tuple[Any, ...], encoded: bytes) -> None:
-        if len(encoded) <= MAX_BYTES:
+    def put(self, run: str, marks: bytes, encoded: bytes) -> None:
+        if len(marks) + len(encoded) <= MAX_BYTES:
             with self._lock:
-                self._known[key] = encoded
+                self._known[run] = marks, encoded

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ammeter.wire import columns
-from ammeter.wire.columns import ABSENT, MAX_BLOCK_BYTES, BadBlock, View, join, measured, pack, unpack, view
+from ammeter.wire.columns import ABSENT, MAX_BLOCK_BYTES, BadBlock, View, join, measured, pack, unpack, unpack_all, view
 from ammeter.wire.frames import Block, Event, Hello, Schema, Steps, Tensor
 
 SCHEMA = Schema(
@@ -121,6 +121,15 @@ def test_blocks_of_one_schema_join_to_one_view() -> None:
     assert bits(rows.values) == bits(joined.values)
     assert list(rows.steps) == list(joined.steps)
     assert 0 == len(join(SCHEMA, []))
+
+
+def test_several_blocks_unpack_to_one_view() -> None:
+    rows = some_rows()
+    unpacked = unpack_all([pack(rows.rows(0, 2)), pack(rows.rows(2, 3))], SCHEMA)
+    assert bits(rows.values) == bits(unpacked.values)
+    assert ([0, 1, 5], [0, 10, 50]) == (list(unpacked.steps), list(unpacked.times))
+    with pytest.raises(BadBlock, match="block has 0 rows"):
+        unpack_all([pack(rows), changed(rows=0)], SCHEMA)
 
 
 def changed(**values: object) -> Block:

@@ -12,9 +12,12 @@ from rich.console import Console
 
 from bench.agent import __main__ as agent
 from bench.agent import report, runner
-from bench.agent.peers import Nothing
+from bench.agent.comparison import Outcome
+from bench.agent.peers import Coverage, Nothing
 from bench.common import readme
 from tests.bench.agent.tiny import PLAN
+
+NOTHING = Coverage(*4 * ("–",))
 
 
 def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_table(tmp_path: Path) -> None:
@@ -22,23 +25,30 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     report.write(results, tmp_path, "make bench")
     result = json.loads((tmp_path / "agent.json").read_text())
     for name in (Nothing.name, "ammeter"):
-        assert [2, 2, 1] == [len(section["repeats"][name]) for section in result["sections"]]
+        assert [2, 2, 2] == [len(section["repeats"][name]) for section in result["sections"]]
     names = [outcome["name"] for outcome in result["sections"][0]["outcomes"]]
     presets = [Nothing.name, "ammeter", "ammeter, preset light", "ammeter, preset full"]
     assert [*presets, "module hooks that do nothing"] == names
     assert presets == [outcome["name"] for outcome in result["sections"][2]["outcomes"]]
-    assert [6, 6, 3] == [
-        len(outcome["bare_seconds"]) for outcome in result["sections"][0]["outcomes"][:3]
-    ]  # two repeats
+    assert [6] * 5 == [len(outcome["bare_seconds"]) for outcome in result["sections"][0]["outcomes"]]  # two repeats
     text = (tmp_path / "agent.md").read_text()
     first = readme.table(tmp_path / "agent.md").splitlines()
     assert 2 + len(names) == len(first)
     for name, row in ((Nothing.name, first[2]), ("ammeter", first[3])):
-        assert re.fullmatch(
-            rf"\| {re.escape(name)} \|.*\| \d\.\d{{3}} \(2 repeats: \d\.\d{{3}} to \d+\.\d{{3}}\) \|", row
-        )
-        assert f"{name}: 2 independent repeats" in text
+        assert re.fullmatch(rf"\| {re.escape(name)} \|.*\| \d\.\d+ \(\d\.\d+ to \d+\.\d+\) \|", row)
     assert "## Short steps: fp32" in text
+
+
+def test_a_ratio_is_the_median_of_its_repeats_with_their_range() -> None:
+    section = report.Section("a training", "bf16", short=False)
+    for ratio in (1.25, 1.0, 1.5):
+        section.add(
+            [Outcome("slow", NOTHING, False, [1.0], [ratio]), Outcome("ours", NOTHING, False, [1.0], [ratio**0.1])]
+        )
+    section.add([Outcome("once", NOTHING, False, [1.0], [1.004])])
+    assert ["1.25 (1.00 to 1.50)", "1.023 (1.000 to 1.041)", "1.004", "–"] == [
+        section.ratio(name) for name in ("slow", "ours", "once", "absent")
+    ]
 
 
 def test_peers_beyond_the_time_limit_are_skipped_by_name() -> None:

@@ -35,6 +35,7 @@ def test_results_are_written_as_tables_and_json_and_the_readme_reads_the_first_t
     report.write(results, tmp_path, "make bench-collector")
     assert 4 == len(readme.table(tmp_path / "collector.md").splitlines())
     text = (tmp_path / "collector.md").read_text()
+    assert {2} == {len(turns) for turns in results.turns().values()}
     for what in ("200 columns over 20 steps", "one column over 2,000 steps", "/metrics with 2 live runs"):
         assert f"| {what} |" in text
     assert [10, 1] == [load["rows"] for load in json.loads((tmp_path / "collector.json").read_text())["taken"]]
@@ -69,6 +70,21 @@ def test_slow_responses_and_delayed_batches_miss_their_limits() -> None:
     found = report.limits(Results([Ingested(100, [cost])], asked))[2:]
     assert [False, True, False] == [limit.is_met for limit in found]
     assert "delay of a batch by scrapes, 95th percentile in ms: 21.00, at most 20: missed" == str(found[-1])
+
+
+def test_response_times_are_the_medians_of_the_turns_and_servers_of_one_request_stand_together() -> None:
+    results = Results()
+    for times in (1.0, 5.0, 2.0):
+        for name, slower in (("ammeter", 1), ("prometheus", 2)):
+            found = Latency("one column", name, times * slower, 2 * times * slower, 3 * times * slower, 1)
+            results.latencies += [found, replace(found, what=f"only of {name}")]
+    first, second, *others = report.latency_table(results)[1:]
+    assert ("one column", "ammeter", "2.0 (1.0 to 5.0)", "4.0 (2.0 to 10.0)", "15.0") == first
+    assert ("one column", "prometheus", "4.0 (2.0 to 10.0)", "8.0 (4.0 to 20.0)", "30.0") == second
+    assert ["only of ammeter", "only of prometheus"] == [what for what, *_ in others]
+    assert 4.0 == results.latency("one column").p95
+    with pytest.raises(KeyError, match="not measured"):
+        results.latency("not measured")
 
 
 def test_quick_numbers_do_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,3 +90,12 @@ def test_what_is_too_old_goes_while_the_collector_runs(store: Store) -> None:
     assert (2, 0) == counted(store)
     MaintenanceWorker(AppContext(Settings(keep_days=2), store)).run_round(later)
     assert (0, 0) == counted(store)
+
+
+def test_unused_memory_is_returned_once_a_minute(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[int] = []
+    monkeypatch.setattr(worker.memory, "trim", lambda: trimmed.append(1))
+    mine, now = MaintenanceWorker(AppContext(Settings(), store)), time.time_ns()
+    for seconds in (0, 1, 59, 60, 61, 120):
+        mine.run_round(now + seconds * 10**9)
+    assert 3 == len(trimmed)

@@ -3,8 +3,8 @@
     make bench-collector [ARGS="--quick | --only ammeter,prometheus | --soak MINUTES | --against CHECKOUT | --write"]
 
 Sends eight ranks of 1,200 columns by HTTP to `ammeter-server serve` with all its verdicts, and the same values to
-VictoriaMetrics, Prometheus, MLflow and a table with a row per sample. Takes a quarter of an hour on a machine without
-other load. --soak sends 200 live streams for a while instead. --against compares this checkout's collector with that of
+VictoriaMetrics, Prometheus, MLflow and a table with a row per sample. Takes twenty minutes on a machine without other
+load. --soak sends 200 live streams for a while instead. --against compares this checkout's collector with that of
 another checkout, such as a git worktree of an older commit. --write puts collector.md and collector.json into
 bench/results; `python -m bench.common.readme` then copies the figures into the README.
 """

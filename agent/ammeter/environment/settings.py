@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 DEFAULT_DIR = "~/.ammeter"
 DEFAULT_BUDGET = 0.01
@@ -15,8 +16,7 @@ DEFAULT_FLUSH_SECONDS = 5.0
 MAX_FLUSH_SECONDS = 3600.0
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The settings of one watch() call.
 
     Attributes:
@@ -34,8 +34,7 @@ class Settings:
     flush: float
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True):
     """Options that `ammeter run` passes to the processes it starts.
 
     Attributes:
@@ -48,8 +47,8 @@ class Launched:
     project: str
     preset: str
     profile: bool
-    tags: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
+    config: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def silenced(environment: Mapping[str, str] = os.environ) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ammeter.journal.layout import (
     OFFSET_LIMIT,
@@ -30,8 +31,7 @@ TERMINATED_FILE = "terminated"
 BY_SIGTERM = "killed by SIGTERM"
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """The known cause of a process's end.
 
     description: such as "killed by SIGKILL". ended_by: a key of wire.frames.ENDED_BY, or ''. memory_limit: limit of its
@@ -46,8 +46,7 @@ class Ending:
 UNKNOWN_ENDING = Ending()
 
 
-@dataclass(frozen=True)
-class _Tail:
+class _Tail(msgspec.Struct, frozen=True):
     """The end of a journal.
 
     path: the segment to append to, `is_new` if it does not exist yet. valid_bytes: its size without a torn frame.

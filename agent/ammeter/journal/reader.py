@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from ammeter.journal.layout import OFFSET_LIMIT, open_plain, segments, size_of
 from ammeter.wire.codec import HEADER_BYTES, offset_in, scan, seek
@@ -19,8 +20,7 @@ _TAIL_BYTES = 64 * 2**10
 """Size of a segment's end that is read to find out whether its last frame is a bye."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One frame with its logical offsets [begin, end).
 
     A hole is an Entry with a Lost frame.

@@ -24,9 +24,10 @@ import struct
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ammeter.journal.layout import OFFSET_LIMIT, contents, hot_folder
 from ammeter.journal.process_lock import above_standard
@@ -121,8 +122,7 @@ def create_ring(folder: Path | None) -> tuple[StepRing | None, OSError | None]:
         return None, error
 
 
-@dataclass(frozen=True)
-class CompletedStep:
+class CompletedStep(msgspec.Struct, frozen=True):
     """A step that its writer has completed.
 
     numbers: column -> measured value.

@@ -9,9 +9,9 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
@@ -38,8 +38,7 @@ Group = tuple[int, dict[str, float]]
 """A parameter group: its number of tensors, and its settings that are numbers."""
 
 
-@dataclass
-class Contents:
+class Contents(msgspec.Struct):
     """The parts of a training state that were recognised.
 
     Attributes:
@@ -51,15 +50,15 @@ class Contents:
         complete: false if the walk ended before it had visited everything.
     """
 
-    weights: Counter[str] = field(default_factory=Counter)
-    shapes: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    weights: Counter[str] = msgspec.field(default_factory=Counter)
+    shapes: Counter[tuple[int, ...]] = msgspec.field(default_factory=Counter)
     optimizer: bool = False
     scaler: bool = False
     scheduler: bool = False
     rng: bool = False
     progress: bool = False
-    groups: list[list[Group]] = field(default_factory=list)
-    scales: set[float] = field(default_factory=set)
+    groups: list[list[Group]] = msgspec.field(default_factory=list)
+    scales: set[float] = msgspec.field(default_factory=set)
     complete: bool = True
 
     def plain(self) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ammeter.torch_hooks.weak_id_set import WeakIdSet
 
@@ -23,8 +24,7 @@ MAX_NOTES = 64
 OPTIMIZER, SCALER, SCHEDULER, MODEL = "optimizer", "scaler", "scheduler", "model"
 
 
-@dataclass(frozen=True)
-class FileRead:
+class FileRead(msgspec.Struct, frozen=True):
     """A file that the program read with torch.load, by what it contains."""
 
     path: str
@@ -32,8 +32,7 @@ class FileRead:
     contents: Contents
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """A call of load_state_dict().
 
     Attributes:
@@ -47,7 +46,7 @@ class Restored:
     part: str
     target: weakref.ref[Any]
     line: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
     parameters: tuple[weakref.ref[Any], ...] = ()
 
 

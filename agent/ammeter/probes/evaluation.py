@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from ammeter.probes.origin import culprit
@@ -54,8 +54,7 @@ REPEAT_STEPS = 100
 """Steps after which the same NaN is reported again."""
 
 
-@dataclass
-class _Pass:
+class _Pass(msgspec.Struct):
     """The output of one pass.
 
     Attributes:
@@ -80,8 +79,7 @@ class _Pass:
         }
 
 
-@dataclass
-class _Evaluation:
+class _Evaluation(msgspec.Struct):
     """The passes between two steps."""
 
     step: int
@@ -89,9 +87,9 @@ class _Evaluation:
     passes: int = 0
     spent: float = 0.0
     hooked: int = 0
-    read: list[_Pass] = field(default_factory=list)
-    visits: list[Visits] = field(default_factory=list)
-    sent: list[async_copy.Transfer] = field(default_factory=list)
+    read: list[_Pass] = msgspec.field(default_factory=list)
+    visits: list[Visits] = msgspec.field(default_factory=list)
+    sent: list[async_copy.Transfer] = msgspec.field(default_factory=list)
     """Of the visits."""
     trained: _Pass | None = None
     """The first output in training mode after it."""

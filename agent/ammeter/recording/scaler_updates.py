@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ammeter.tensors.async_copy import Transfer
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 
-@dataclass(slots=True)
-class Update:
+class Update(msgspec.Struct):
     """One update() call of one scaler in a step.
 
     Attributes:
@@ -26,7 +26,7 @@ class Update:
     number: int
     scale: Transfer
     growth_tracker: Transfer
-    found_infs: dict[int, list[Transfer]] = field(default_factory=dict)
+    found_infs: dict[int, list[Transfer]] = msgspec.field(default_factory=dict)
     after: Transfer | None = None
 
 

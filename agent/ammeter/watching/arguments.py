@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from ammeter.environment import command_line
@@ -25,8 +25,7 @@ _DICTS = {
 }
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True):
     """Checked arguments of one watch() call; options has those that are not lists of objects."""
 
     models: list[torch.nn.Module]

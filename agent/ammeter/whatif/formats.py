@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class Edge(NamedTuple):
@@ -14,8 +15,7 @@ class Edge(NamedTuple):
     is_below: bool
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """A format with subnormal numbers, to which torch rounds to nearest, ties to even.
 
     Attributes:

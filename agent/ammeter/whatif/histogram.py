@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any
@@ -21,8 +20,7 @@ MAX_COUNTS = (HIGHEST - LOWEST + 1) * PER_EXPONENT
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(msgspec.Struct, frozen=True, dict=True):
     """The elements that were read of one tensor in one step.
 
     Attributes:

@@ -14,6 +14,7 @@ from ammeter_server.db.step_tables import chunks, segments
 from ammeter_server.maintenance import worker
 from ammeter_server.maintenance.compaction import MIN_SMALL_BLOCKS
 from ammeter_server.maintenance.worker import MaintenanceWorker
+from ammeter_server.process import memory
 from tests.server.feeding import wait_until
 from tests.server.keeping import SCHEMA, Fed, contents, database, numbers
 
@@ -94,7 +95,7 @@ def test_what_is_too_old_goes_while_the_collector_runs(store: Store) -> None:
 
 def test_unused_memory_is_returned_once_a_minute(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
-    monkeypatch.setattr(worker.memory, "trim", lambda: trimmed.append(1))
+    monkeypatch.setattr(memory, "trim", lambda: trimmed.append(1))
     mine, now = MaintenanceWorker(AppContext(Settings(), store)), time.time_ns()
     for seconds in (0, 1, 59, 60, 61, 120):
         mine.run_round(now + seconds * 10**9)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.amp.grad_scaler import OptState
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ammeter.recording.context import ProbeContext
 
 
-@dataclass(slots=True)
-class EarlyUpdate:
+class EarlyUpdate(msgspec.Struct):
     """An update() before the step of some optimizers.
 
     Attributes:
@@ -125,8 +124,7 @@ def _used_optimizers(scaler: Any) -> tuple[set[int], set[int]]:
     return stepped, unscaled
 
 
-@dataclass(slots=True)
-class Used:
+class Used(msgspec.Struct):
     """Gradients that a step() of a scaler has used.
 
     Attributes:

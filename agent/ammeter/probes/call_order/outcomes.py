@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ammeter.probes.call_order.usage_events import UsageEvents, is_power_of_two, name_of
@@ -22,8 +22,7 @@ MIN_CALIBRATING_MOVES = 16
 from 2^24 to 2^8 skips so many steps."""
 
 
-@dataclass
-class Record:
+class Record(msgspec.Struct):
     """The record of one optimizer.
 
     Attributes:
@@ -48,7 +47,7 @@ class Record:
     attempts_since: int = 0
     applied_since: int = 0
     last: int = 0
-    due: list[int] = field(default_factory=list)
+    due: list[int] = msgspec.field(default_factory=list)
     line: str = ""
     scheduler: str = ""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from ammeter.tensors import async_copy
@@ -21,8 +21,7 @@ MAX_FIRST_CHECKS = 8
 Check = Callable[[dict[str, Any]], bool]
 
 
-@dataclass
-class PendingEvent:
+class PendingEvent(msgspec.Struct):
     """An event with pending transfers.
 
     Attributes:
@@ -31,7 +30,7 @@ class PendingEvent:
 
     event: str
     data: dict[str, Any]
-    numbers: dict[str, Transfer] = field(default_factory=dict)
+    numbers: dict[str, Transfer] = msgspec.field(default_factory=dict)
     confirm: Check = lambda _: True
 
 

@@ -12,9 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 PASSWD, GROUP, SERVICES = Path("/etc/passwd"), Path("/etc/group"), Path("/etc/nsswitch.conf")
 
@@ -25,8 +26,7 @@ _NO_LOGIN = ("nologin", "false", "sync")
 _LOCAL = {"files", "compat", "systemd", "db", "altfiles", "mymachines", "nss_wrapper"}
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """A user id with its groups, which determine the permissions of the account."""
 
     user: int
@@ -37,8 +37,7 @@ STRANGER = Account(-1)
 """An account with only the permissions for `others`, for example a compromised service."""
 
 
-@dataclass(frozen=True)
-class Exposure:
+class Exposure(msgspec.Struct, frozen=True):
     """The access that other accounts have to a file.
 
     Attributes:

@@ -10,8 +10,9 @@ import os
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ammeter.probes.checkpoint.files import moved, size_and_exposure
 
@@ -22,8 +23,7 @@ Data = dict[str, Any]
 """The data of a `checkpoint.saved` event."""
 
 
-@dataclass
-class _Buffer:
+class _Buffer(msgspec.Struct):
     """A checkpoint saved into a buffer whose path is unknown yet.
 
     Attributes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -44,18 +44,16 @@ Task = tuple[str, int]
 """What is read of a tensor, one of KINDS, and its index in watched.tensors."""
 
 
-@dataclass
-class _Rounds:
+class _Rounds(msgspec.Struct):
     """The progress of one optimizer."""
 
     full_readings: int = 0
     begins_at: int = FIRST_READING
     turn: int = 0
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[Task] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class ExponentReading:
+class ExponentReading(msgspec.Struct, frozen=True):
     """Copied elements of tensors on one device; transfers may be pending.
 
     Attributes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,8 +25,7 @@ HOST = "cpu"
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class GradientReading:
+class GradientReading(msgspec.Struct, frozen=True):
     """A reading of scaled gradients on one device; transfers may be pending.
 
     Attributes:

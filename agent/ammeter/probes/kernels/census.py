@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
@@ -44,8 +44,7 @@ _CAST = _aten._to_copy.default
 _FUNCTION = torch.autograd.function.__file__
 
 
-@dataclass(slots=True)
-class Work:
+class Work(msgspec.Struct):
     """The work of one operator in one module with one dtype.
 
     Attributes:
@@ -211,8 +210,7 @@ class Census(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "autocast-off"
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(msgspec.Struct):
     """The result of the censuses of one step, or of one backward pass.
 
     Attributes:
@@ -223,7 +221,7 @@ class Summary:
 
     eligible: int = 0
     low: int = 0
-    fallbacks: list[Work] = field(default_factory=list)
+    fallbacks: list[Work] = msgspec.field(default_factory=list)
 
 
 def summary(censuses: Iterable[Census]) -> Summary:

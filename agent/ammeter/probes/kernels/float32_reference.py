@@ -7,10 +7,10 @@ whose inputs autocast rounds in any case. The numbers of the program are only re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import thread_time
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from ammeter.probes.kernels.reference_ops import LAYOUT, PARTS, POINTWISE, POSITIONS, PRODUCT, START, TRIG
@@ -46,8 +46,7 @@ class Rounded(NamedTuple):
     spot: Spot | None
 
 
-@dataclass(slots=True)
-class Reference:
+class Reference(msgspec.Struct):
     """The float32 values of a tensor.
 
     Attributes:
@@ -69,8 +68,7 @@ class Reference:
         return self.values is self.tensor
 
 
-@dataclass(slots=True)
-class Measured:
+class Measured(msgspec.Struct):
     """The error of one operator.
 
     Attributes:

@@ -7,9 +7,9 @@ in float32.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from ammeter.torch_hooks import call_site
@@ -24,8 +24,7 @@ MAX_PLACES = 256
 """Pairs of module and line in one forward pass; it bounds memory."""
 
 
-@dataclass(slots=True)
-class RoundTrip:
+class RoundTrip(msgspec.Struct):
     """The casts of one line in one module, to float32 and back.
 
     Attributes:

@@ -6,8 +6,9 @@ An error is reported after two censuses have measured it. The second one is requ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ammeter.probes.kernels.float32_reference import Measured
 from ammeter.torch_hooks import call_site
@@ -31,8 +32,7 @@ MAX_OPERATORS = 16
 Place = tuple[str, "Spot | None"]
 
 
-@dataclass(slots=True)
-class Error:
+class Error(msgspec.Struct):
     """The errors of the operator of one line.
 
     Attributes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
 from ammeter.probes.origin.floats import Readings, inside, version
@@ -24,8 +24,7 @@ MAX_VISITS = 20_000
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-@dataclass(slots=True)
-class Visit:
+class Visit(msgspec.Struct):
     """One call of one module.
 
     Attributes:
@@ -45,12 +44,12 @@ class Visit:
     parent: int
     first: int
     last: int = -1
-    inputs: list[int] = field(default_factory=list)
-    data: list[tuple[int, str]] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
-    weights: list[tuple[str, int]] = field(default_factory=list)
+    inputs: list[int] = msgspec.field(default_factory=list)
+    data: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    outputs: list[int] = msgspec.field(default_factory=list)
+    weights: list[tuple[str, int]] = msgspec.field(default_factory=list)
     buffers: frozenset[str] = frozenset()
-    dtypes: list[str] = field(default_factory=list)
+    dtypes: list[str] = msgspec.field(default_factory=list)
     op: str = ""
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from ammeter.probes.own_scaling import graph
 from ammeter.probes.own_scaling.half_gradients import HalfGradients
@@ -134,7 +134,7 @@ class OwnScaling:
         if step.read_early:
             scales.append(self._judgement.scale_after_backward(step))
         if readings and (scale := max(scales, default=1.0)) != 1:
-            row.raw["gradients"] = [replace(reading, scale=async_copy.number(scale)) for reading in readings]
+            row.raw["gradients"] = [structs.replace(reading, scale=async_copy.number(scale)) for reading in readings]
 
     def _report_scaler(self, row: Row, losses: Sequence[BackwardLoss]) -> None:
         """Reports a scaler of the program's own, which multiplies the loss before backward()."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ammeter.probes.own_scaling.samples import Ratios, Sample, is_divided, is_equal, product, ratios, typical
 from ammeter.recording.losses import BackwardLoss
@@ -22,8 +23,7 @@ MAX_POINTS = 64
 """Points of one step and optimizer that are kept; a step with more micro-batches is not judged."""
 
 
-@dataclass(slots=True)
-class Pass:
+class Pass(msgspec.Struct):
     """One backward pass.
 
     Attributes:
@@ -57,8 +57,7 @@ class Point(NamedTuple):
     place: call_site.Place
 
 
-@dataclass
-class ScaledStep:
+class ScaledStep(msgspec.Struct):
     """What is recorded of one step.
 
     Attributes:
@@ -69,12 +68,12 @@ class ScaledStep:
         read_early: ids of the optimizers whose gradients were read directly after the last backward().
     """
 
-    passes: list[Pass] = field(default_factory=list)
-    points: dict[int, list[Point]] = field(default_factory=dict)
+    passes: list[Pass] = msgspec.field(default_factory=list)
+    points: dict[int, list[Point]] = msgspec.field(default_factory=dict)
     graph: Any = None
     losses_before: int = 0
-    weights: dict[int, tuple[Sample, Sample | None]] = field(default_factory=dict)
-    read_early: set[int] = field(default_factory=set)
+    weights: dict[int, tuple[Sample, Sample | None]] = msgspec.field(default_factory=dict)
+    read_early: set[int] = msgspec.field(default_factory=set)
 
     def add(self, key: int, point: Point) -> None:
         self.points.setdefault(key, []).append(point)
@@ -119,8 +118,7 @@ class ScaledStep:
         return rate if rate == rate else 0.0
 
 
-@dataclass
-class Clip:
+class Clip(msgspec.Struct):
     """A clip by torch. kind: MAX_NORM or CLIP_VALUE. before: ratios from the last backward() to the clip."""
 
     kind: str
@@ -129,8 +127,7 @@ class Clip:
     before: Ratios
 
 
-@dataclass
-class Use:
+class Use(msgspec.Struct):
     """What an optimizer received of the gradients that were accumulated since their last reset.
 
     Attributes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 from torch.optim.swa_utils import AveragedModel
@@ -38,8 +38,7 @@ STATISTICS = ("norm", "norm_before", "update", "lost", "meant", "nonfinite")
 _NORMS = [STATISTICS.index(name) for name in ("norm", "norm_before", "update")]
 
 
-@dataclass
-class _Lane:
+class _Lane(msgspec.Struct):
     """The copies on one device and in one dtype, with buffers for their slices.
 
     Attributes:

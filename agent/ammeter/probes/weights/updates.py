@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -37,8 +37,7 @@ one agreement in 16 is missing."""
 NORMS = [STATISTICS.index(name) for name in ("norm", "norm_before", "update", "gradient", "earlier")]
 
 
-@dataclass
-class Part:
+class Part(msgspec.Struct):
     """The results of one reading for the tensors of one device; transfers may be pending.
 
     Attributes:
@@ -105,8 +104,7 @@ class Part:
         return shares
 
 
-@dataclass
-class _Lane:
+class _Lane(msgspec.Struct):
     """Buffers for tensors of one device, either float64 or other dtypes."""
 
     at: list[int]
@@ -116,8 +114,8 @@ class _Lane:
     gradient: Buffer
     earlier: Buffer
     flags: Buffer
-    has_gradient: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
-    elements: Elements = field(default_factory=Elements)
+    has_gradient: Flags = msgspec.field(default_factory=lambda: np.zeros(0, np.bool_))
+    elements: Elements = msgspec.field(default_factory=Elements)
     undone: async_copy.Transfer | None = None
 
 

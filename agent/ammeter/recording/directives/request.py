@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from ammeter.recording.row import Row
 
 
-@dataclass
-class Request:
+class Request(msgspec.Struct):
     """A directive that a probe carries out.
 
     Attributes:
@@ -31,7 +31,7 @@ class Request:
     read_steps: int = 0
     seconds: float = 0.0
     step_seconds: float = 0.0
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def covers(self, step: int) -> bool:
         return self.first <= step <= self.last

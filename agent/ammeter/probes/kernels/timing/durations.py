@@ -7,10 +7,10 @@ which are read without waiting for them. Views compute nothing and are not timed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 MAX_OPERATORS = 256
@@ -20,8 +20,7 @@ MAX_PAIRS = 2048
 """Operators of one call that are timed on CUDA: two events of the driver for each of them."""
 
 
-@dataclass(slots=True)
-class Time:
+class Time(msgspec.Struct):
     """Calls of an operator and the seconds in them."""
 
     calls: int = 0
@@ -32,8 +31,7 @@ class Time:
         self.seconds += seconds
 
 
-@dataclass(slots=True, kw_only=True)
-class _Operator(Time):
+class _Operator(Time, kw_only=True):
     func: Any
     is_view: bool
 

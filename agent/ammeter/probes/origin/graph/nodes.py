@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
 from ammeter.probes.origin.graph import operators
@@ -48,8 +48,7 @@ _RESULTS = ("_saved_result", "_saved_out", "_saved_output")
 _NAME = re.compile(r"(\w+?)Backward\d*$")
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     """An operator of the graph.
 
     Attributes:
@@ -70,7 +69,7 @@ class Node:
     shape: tuple[int, ...]
     grad_fn: Any
     parameter: torch.Tensor | None = None
-    operands: dict[str, Any] = field(default_factory=dict)
+    operands: dict[str, Any] = msgspec.field(default_factory=dict)
     is_hidden: bool = False
 
     def operand_of_input(self, position: int) -> torch.Tensor | None:

@@ -98,7 +98,7 @@ class Outcome:
         return {
             "name": self.name,
             "own_model": self.own_model,
-            "ratio": round(self.ratio, 5),
+            "pooled_ratio": round(self.ratio, 5),
             "mean_ratio": round(self.mean_ratio, 5),
             "median_pair": round(median(self.pairs), 5),
             "bare_seconds": [round(seconds, 7) for seconds in self.bare],

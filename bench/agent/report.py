@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,17 +59,22 @@ class Section:
         return [outcome.ratio for outcome in self.repeats.get(name, [])]
 
     @property
+    def most_repeats(self) -> int:
+        return max(map(len, self.repeats.values()), default=0)
+
+    @property
     def title(self) -> str:
         return f"Short steps: {self.training}" if self.short else self.training
 
     def ratio(self, name: str) -> str:
-        """The ratio as the tables show it; of several repeats their median, minimum and maximum."""
+        """The ratio as the tables show it: median and range of the repeats, and their number if some are missing."""
         ratios = self.ratios(name)
         if not ratios:
             return "–"
         digits = 3 if median(ratios) <= 1.1 else 2
         spread = f" ({min(ratios):.{digits}f} to {max(ratios):.{digits}f})" if len(ratios) > 1 else ""
-        return f"{median(ratios):.{digits}f}{spread}"
+        count = f", {len(ratios)} of {self.most_repeats}" if len(ratios) < self.most_repeats else ""
+        return f"{median(ratios):.{digits}f}{spread}{count}"
 
 
 @dataclass
@@ -78,11 +84,13 @@ class Results:
     Attributes:
         load: Load of the machine before the measurement.
         plan: Steps in a block, in words.
+        repeats: Independent repeats of everything.
         seconds: Duration of the measurement.
     """
 
     load: float
     plan: str
+    repeats: int
     sections: list[Section] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -167,7 +175,11 @@ def remarks(results: Results) -> list[str]:
                     f"{100 * reported['norms']:.0f} % of the steps, full statistics in "
                     f"{100 * reported['statistics']:.0f} %."
                 )
-        lines += [f"{title}: left out: {skipped.name}: {skipped.reason}." for skipped in section.skipped]
+        lines += [
+            f"{title}: left out{f' {count} times' if skipped.name in section.repeats else ''}: "
+            f"{skipped.name}: {skipped.reason}."
+            for skipped, count in Counter(section.skipped).items()
+        ]
     return lines
 
 
@@ -200,8 +212,8 @@ def _method(results: Results, command: str) -> list[str]:
         "",
         f"A GPT is trained with AdamW, clipping and autocast, bare and watched, in alternating blocks of one process "
         f"({results.plan}). Within budget: as often as 1 % of the time allows. The ratio is that of a typical pair of "
-        "neighbouring blocks: the geometric mean without the lowest and the highest fifth, the same for every row. It "
-        "is the median of several repeats, each with a training of its own; in brackets stand the lowest and the "
+        "neighbouring blocks: the geometric mean without the lowest and the highest fifth, rounded down. It is the "
+        f"median of {results.repeats} repeats, each with a training of its own; in brackets stand the lowest and the "
         "highest repeat. The other columns are of the pairs of all repeats. The ratio of means includes rare expensive "
         "steps in full, and all disturbances by the machine. The first row compares bare blocks with bare blocks, as "
         "often as Ammeter's default preset is measured: differences of its size have no meaning; rows with fewer pairs "

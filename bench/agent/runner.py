@@ -19,7 +19,7 @@ def measure(plan: Plan, only: Sequence[str], console: Console) -> Results:
     """Runs all phases whose peers have one of these words in their names."""
     phases = phases_of(plan, only)
     words = f"{plan.steps} steps, {plan.other_steps} of other tools, {plan.short_steps} of short ones"
-    results = Results(load=os.getloadavg()[0], plan=words)
+    results = Results(load=os.getloadavg()[0], plan=words, repeats=plan.repeats)
     end = time.monotonic() + 60 * plan.minutes
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:

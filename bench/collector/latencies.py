@@ -61,9 +61,9 @@ class Latency:
 
 
 def across(turns: Sequence[Latency]) -> Latency:
-    """The medians of several turns of the same request."""
-    names = ("median", "p95", "most")
-    return replace(turns[-1], **{name: median(getattr(turn, name) for turn in turns) for name in names})
+    """Several turns of the same request: medians of its median and of its 95th percentile, and its maximum."""
+    typical = {name: median(getattr(turn, name) for turn in turns) for name in ("median", "p95")}
+    return replace(turns[-1], **typical, most=max(turn.most for turn in turns))
 
 
 def columns_of(rank: Rank) -> list[str]:

@@ -90,12 +90,13 @@ class Results:
     """All results.
 
     Attributes:
-        latencies: One entry for each request, server and turn.
+        latencies: One for each request, server and turn.
         missing: Stores that could not be measured, with the reason.
         soak: Lines of the last soak.
         seconds: Duration of the measurement.
         load: Load of the machine before the measurement.
         repeats: Turns, each of which measured every store.
+        times: Requests whose response times were measured, in one turn.
     """
 
     ingested: list[Ingested] = field(default_factory=list)
@@ -105,6 +106,14 @@ class Results:
     seconds: float = 0.0
     load: float = 0.0
     repeats: int = 1
+    times: int = 40
+
+    def merge(self, turn: Results) -> None:
+        """Adds one turn of a store."""
+        for ingested in turn.ingested:
+            for cost in ingested.costs:
+                self.add(ingested.rows, cost)
+        self.latencies += turn.latencies
 
     def add(self, rows: int, cost: IngestCost) -> None:
         """Adds a repeat of one store. rows: steps per request."""
@@ -121,9 +130,7 @@ class Results:
 
     def latency(self, what: str, name: str = "ammeter") -> Latency:
         """The medians of all turns of a request. Raises KeyError for one that was not measured."""
-        if turns := self.turns().get((what, name)):
-            return across(turns)
-        raise KeyError(what)
+        return across(self.turns()[what, name])
 
     def turns(self) -> dict[tuple[str, str], list[Latency]]:
         """(request, server) -> the response times of each turn."""
@@ -148,14 +155,14 @@ def limits(results: Results) -> list[Limit]:
 
 def _latency_limits(results: Results) -> list[Limit]:
     """Limits of the response times that were measured."""
-    p95 = {what: across(turns).p95 for (what, name), turns in results.turns().items() if name == "ammeter"}
+    p95 = {what: [turn.p95 for turn in turns] for (what, name), turns in results.turns().items() if name == "ammeter"}
     found = [
-        Limit(f"95th percentile in ms, {what}", bound, p95[what], at_most=True)
+        Limit(f"95th percentile in ms, {what}", bound, median(p95[what]), at_most=True)
         for what, bound in ((LIST, 50.0), (SCRAPE, 300.0))
         if what in p95
     ]
     if {BATCH_ALONE, BATCH_DURING_SCRAPES} <= p95.keys():
-        more = p95[BATCH_DURING_SCRAPES] - p95[BATCH_ALONE]
+        more = median(during - alone for during, alone in zip(p95[BATCH_DURING_SCRAPES], p95[BATCH_ALONE], strict=True))
         found.append(Limit("delay of a batch by scrapes, 95th percentile in ms", 20.0, more, at_most=True))
     return found
 
@@ -240,19 +247,21 @@ def _method(results: Results, command: str) -> list[str]:
         " including SQLite's log: right after the last response, and after deferred work. The time series databases"
         " were stopped before their files were counted. Deferred work costs CPU as well: see the last table.",
         "",
-        f"Each store was measured {results.repeats} times, in turn with the others, each time with an empty database."
-        " The rate is the median, and in brackets the lowest and the highest; everything else about a store is of the"
-        " repeat with the median rate. A busy collector evaluates rows up to five seconds after it stored them, but the"
-        " final record of a stream waits for all its verdicts, so all of them are in this CPU time.",
+        f"Each store was measured in {results.repeats} turns with the others, or in fewer where one failed, each time"
+        " with an empty database. The rate is the median, and in brackets the lowest and the highest; everything else"
+        " in the first and in the last table is of the turn with the median rate. A busy collector evaluates rows up to"
+        " five seconds after it stored them, but the final record of a stream waits for all its verdicts, so all of"
+        " them are in this CPU time.",
     ]
 
 
 def _about_latencies(results: Results) -> list[str]:
     return [
-        f"Milliseconds until the response was read, in {results.repeats} turns of 40 requests, or 200 for the list,"
-        " each with a new server. The median and the 95th percentile are the medians of the turns, with the lowest and"
-        " the highest turn in brackets; the largest is that of all requests. PromQL returns the samples unchanged;"
-        " Ammeter does too, or 2,000 points of longer curves with all extremes."
+        f"Milliseconds until the response was read, in each turn of {results.times} requests,"
+        f" {5 * results.times} for the list, and as many batches as fit into {results.times / 4:g} seconds. The median"
+        " and the 95th percentile are the medians of the turns, with the lowest and the highest turn in brackets; the"
+        " largest is that of all requests. The limits above are for the median of the turns. PromQL returns the samples"
+        " unchanged; Ammeter does too, or 2,000 points of longer curves with all extremes."
     ]
 
 

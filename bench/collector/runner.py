@@ -62,17 +62,20 @@ QUICK = Plan(
 
 def measure(plan: Plan, only: Sequence[str] = ("",)) -> Results:
     """Measures every store whose name contains one of these words, in turn."""
-    results, began = Results(load=os.getloadavg()[0], repeats=plan.repeats), time.monotonic()
+    results, began = Results(load=os.getloadavg()[0], repeats=plan.repeats, times=plan.times), time.monotonic()
     stores = [name for name in STORES if any(word.strip() in name for word in only)]
     for number in range(plan.repeats):
         begin = number % max(1, len(stores))
         for name in [*stores[begin:], *stores[:begin]]:
+            turn = Results()
             with tempfile.TemporaryDirectory(prefix="ammeter-bench-") as folder:
                 try:
-                    STORES[name](plan, results, Path(folder))
-                except (MissingError, RuntimeError) as error:  # earlier measurements of this store are kept
-                    results.missing.append(f"{name}{f' after {number} turns' * bool(number)}: {error}")
+                    STORES[name](plan, turn, Path(folder))
+                except (MissingError, RuntimeError) as error:  # earlier turns of this store are kept
+                    results.missing.append(f"{name}, from turn {number + 1}: {error}" if number else f"{name}: {error}")
                     stores = [other for other in stores if other != name]
+                else:
+                    results.merge(turn)
             print(f"{name}, {number + 1} of {plan.repeats}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     results.seconds = time.monotonic() - began
     return results

@@ -227,27 +227,14 @@ def pack(rows: View, level: int = zstd.LEVEL) -> Block:
 
 
 def unpack(block: Block, schema: Schema) -> View:
-    """Unpacks a block.
-
-    Raises:
-        BadBlock: the block is invalid, with the reason; raised before too much memory is allocated.
-    """
+    """Unpacks a block. Raises BadBlock, with the reason, before too much memory is allocated."""
     return View(schema, *unpack_columns(block, schema))
 
 
 def unpack_columns(block: Block, schema: Schema, places: Sequence[int] | None = None) -> tuple[Ints, Ints, Floats]:
-    """Unpacks steps, times and some columns of a block, by default all.
-
-    Raises:
-        BadBlock: as unpack() does.
-    """
+    """Unpacks steps, times and some columns of a block, by default all. Raises as unpack()."""
     n, width = block.rows, block.columns
-    if width != schema.width:
-        raise BadBlock(f"block has {width} columns; its schema {schema.id} has {schema.width}")
-    expected = n * 16 + n * width * 4
-    if n < 1 or expected > MAX_BLOCK_BYTES:
-        raise BadBlock(f"block has {n} rows of {width} columns; at least 1 row and at most {MAX_BLOCK_BYTES} bytes")
-    raw = _decompress(block.data, expected)
+    raw = _decompress(block.data, _unpacked_bytes(block, schema))
     steps = np.cumsum(unshuffle(raw[: n * 8]), dtype=np.int64)
     times = np.cumsum(unshuffle(raw[n * 8 : n * 16]), dtype=np.int64)
     values = unshuffle_floats(raw[n * 16 :], width, places)
@@ -271,7 +258,9 @@ def join(schema: Schema, views: Iterable[View]) -> View:
 
 
 def unpack_all(blocks: Sequence[Block], schema: Schema) -> View:
-    """Unpacks one or more blocks into a single view. Beside it, memory holds one unpacked block. Raises as unpack()."""
+    """Unpacks one or more blocks into a single view, each before the next is decompressed. Raises as unpack()."""
+    for block in blocks:
+        _unpacked_bytes(block, schema)
     ends = list(accumulate(block.rows for block in blocks))
     steps, times = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int64)
     values = np.empty((schema.width, ends[-1]), np.float32)
@@ -279,6 +268,16 @@ def unpack_all(blocks: Sequence[Block], schema: Schema) -> View:
         rows = slice(end - block.rows, end)
         steps[rows], times[rows], values[:, rows] = unpack_columns(block, schema)
     return View(schema, steps, times, values)
+
+
+def _unpacked_bytes(block: Block, schema: Schema) -> int:
+    n, width = block.rows, block.columns
+    if width != schema.width:
+        raise BadBlock(f"block has {width} columns; its schema {schema.id} has {schema.width}")
+    size = n * 16 + n * width * 4
+    if n < 1 or size > MAX_BLOCK_BYTES:
+        raise BadBlock(f"block has {n} rows of {width} columns; at least 1 row and at most {MAX_BLOCK_BYTES} bytes")
+    return size
 
 
 def _decompress(data: bytes, expected: int) -> bytes:

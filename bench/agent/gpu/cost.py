@@ -137,7 +137,7 @@ def measure_group(
     section.add(outcomes)
     print(f"### {group.spec}, blocks of {steps} steps\n", *markdown_table(report.details(section)), "", sep="\n")
     print(f"- built in {built - began:.1f} s, measured in {time.monotonic() - built:.1f} s.")
-    remarks = report.remarks(report.Results(0.0, "", [section]))
+    remarks = report.remarks(report.Results(0.0, "", 1, [section]))
     print(*(f"- {remark}" for remark in remarks), "", sep="\n", flush=True)
 
 

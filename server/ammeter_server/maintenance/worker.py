@@ -44,7 +44,7 @@ class MaintenanceWorker(Worker):
             self._retained = now
             attempt("making partitions", lambda: partitions.prepare(self.store, day_of(now)))
             attempt("retention", lambda: retain(self.store, self.settings, day_of(now)))
-            memory.trim()
+            attempt("returning memory", memory.trim)
         return PAUSE_SECONDS
 
     def compact_due(self, now: int) -> int:

@@ -11,7 +11,7 @@ MAX_BYTES = 8 * 2**20
 
 
 class EncodedRuns:
-    """The newest JSON of each run that was read recently. Thread-safe.
+    """The last JSON of each run that was read recently. Thread-safe.
 
     It is never outdated: callers read the marks in the tables with every request, and a run that changed has others.
     """

@@ -128,8 +128,12 @@ def test_several_blocks_unpack_to_one_view() -> None:
     unpacked = unpack_all([pack(rows.rows(0, 2)), pack(rows.rows(2, 3))], SCHEMA)
     assert bits(rows.values) == bits(unpacked.values)
     assert ([0, 1, 5], [0, 10, 50]) == (list(unpacked.steps), list(unpacked.times))
-    with pytest.raises(BadBlock, match="block has 0 rows"):
-        unpack_all([pack(rows), changed(rows=0)], SCHEMA)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**40])
+def test_no_memory_is_allocated_for_several_blocks_of_which_one_declares_too_much(number: int) -> None:
+    with pytest.raises(BadBlock, match=f"block has {number} rows"):
+        unpack_all([pack(some_rows()), changed(rows=number)], SCHEMA)
 
 
 def changed(**values: object) -> Block:

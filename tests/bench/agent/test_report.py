@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bench.agent import __main__ as agent
 from bench.agent import report, runner
-from bench.agent.comparison import Outcome
+from bench.agent.comparison import Outcome, Skipped
 from bench.agent.peers import Coverage, Nothing
 from bench.common import readme
 from tests.bench.agent.tiny import PLAN
@@ -45,10 +45,16 @@ def test_a_ratio_is_the_median_of_its_repeats_with_their_range() -> None:
         section.add(
             [Outcome("slow", NOTHING, False, [1.0], [ratio]), Outcome("ours", NOTHING, False, [1.0], [ratio**0.1])]
         )
-    section.add([Outcome("once", NOTHING, False, [1.0], [1.004])])
-    assert ["1.25 (1.00 to 1.50)", "1.023 (1.000 to 1.041)", "1.004", "–"] == [
+    section.add([Outcome("once", NOTHING, False, [1.0], [1.004]), Skipped("once", "failed"), Skipped("once", "failed")])
+    assert ["1.25 (1.00 to 1.50)", "1.023 (1.000 to 1.041)", "1.004, 1 of 3", "–"] == [
         section.ratio(name) for name in ("slow", "ours", "once", "absent")
     ]
+    section.add([Skipped("absent", "x is not installed")] * 3)
+    remarks = report.remarks(report.Results(0.0, "", 3, [section]))
+    assert [
+        "a training: left out 2 times: once: failed.",
+        "a training: left out: absent: x is not installed.",
+    ] == remarks
 
 
 def test_peers_beyond_the_time_limit_are_skipped_by_name() -> None:

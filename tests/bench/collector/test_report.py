@@ -87,6 +87,20 @@ def test_response_times_are_the_medians_of_the_turns_and_servers_of_one_request_
         results.latency("not measured")
 
 
+def test_a_turn_that_fails_is_left_out_and_earlier_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = iter(range(1, 4))
+
+    def measure(plan: Plan, turn: Results, _: Path) -> None:
+        turn.add(100, IngestCost("one", 30_000_000, 1, float(next(costs)), 1.0, 1.0, 1, 1, 1))
+        if turn.rate("one", 100) < 12:  # in the third turn
+            raise RuntimeError("it stopped")
+
+    monkeypatch.setattr(runner, "STORES", {"one": measure})
+    results = runner.measure(replace(TINY, repeats=5), ["one"])
+    assert [30.0, 15.0] == [cost.rate for ingested in results.ingested for cost in ingested.costs]
+    assert ["one, from turn 3: it stopped"] == results.missing
+
+
 def test_quick_numbers_do_not_replace_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         collector.main(["--quick", "--write"])

@@ -6,7 +6,6 @@ no goodbye. Live they are reached when nothing was heard for a while, offline wh
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -86,7 +85,7 @@ def renamed(entry: Entry, run: str, stream: str) -> Entry:
     """The same stream under a name of its own."""
     if isinstance(entry.frame, Hello):
         frame = msgspec.structs.replace(entry.frame, run=run, stream=stream)
-        return dataclasses.replace(entry, frame=frame)
+        return msgspec.structs.replace(entry, frame=frame)
     return entry
 
 

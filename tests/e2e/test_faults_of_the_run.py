@@ -84,7 +84,7 @@ def test_a_run_that_stands_still_is_the_one_finding(
     environment = {**os.environ, "AMMETER_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     with forked.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as run:
         try:
-            wait_for_steps(tmp_path, 30)
+            wait_for_steps(tmp_path, 20)  # the last rows, up to 0.1 s of them, may still be in memory
             assert [] == reported(tmp_path, capsys)[1]["findings"]
             later = time.time_ns() + 20 * 60 * 10**9
             monkeypatch.setattr("time.time_ns", lambda: later)
@@ -92,7 +92,7 @@ def test_a_run_that_stands_still_is_the_one_finding(
         finally:
             run.kill()
     assert ("run-stalled", "ticket") == (finding["verdict"], finding["severity"])
-    assert 30 <= finding["first_step"] <= 39
+    assert 20 <= finding["first_step"] <= 39
     assert f"py-spy dump --pid {run.pid}" in finding["fix"]
 
 

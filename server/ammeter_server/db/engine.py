@@ -268,8 +268,12 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
 
 def _sqlite(url: str, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = create_engine(
-        make_url(url), pool_size=connections, max_overflow=MAX_OVERFLOW, pool_use_lifo=True, hide_parameters=True
-    )  # data of runs must not reach the log; the last connection to be returned has its statements and pages at hand
+        make_url(url),
+        pool_size=connections,
+        max_overflow=MAX_OVERFLOW,
+        pool_use_lifo=True,  # the connection that was used last has its statements and pages at hand
+        hide_parameters=True,  # data of runs must not reach the log
+    )
     settings = (f"busy_timeout={BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", *pragmas)
 
     def prepare(connection: sqlite3.Connection, _: Any) -> None:

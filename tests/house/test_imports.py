@@ -42,6 +42,7 @@ READS_ENVIRONMENT = {
     "agent/ammeter/environment/identity.py": "which run and rank: what launchers set, and AMMETER_RUN_ID before them",
     "agent/ammeter/watching/setup.py": "LOCAL_WORLD_SIZE, which is the launcher's",
     "agent/ammeter/launcher/__init__.py": "hands the environment on to the command, and its own options",
+    "agent/ammeter/launcher/result.py": "sets the number of numpy's threads in the process of `ammeter run`",
     "agent/ammeter/shipper/process.py": "hands a part of the environment on to the shipper",
     "server/ammeter_server/config/settings.py": "the collector's settings",
     "server/ammeter_server/cli/demo/__init__.py": "hands the environment on to the processes it starts",

@@ -69,6 +69,7 @@ def _watch(
 ) -> int:
     watcher = ExitWatcher(chosen.dir, run)
     scanner = ProcessScanner(lambda: {note.process for note in launch_folder.notes()})
+    prints_result, preparation = _prints_result(environment), result.prepare_later()
     if launch_folder.path is not None:
         environment = {**environment, "AMMETER_LAUNCH": str(launch_folder.path)}
         launch_folder.write_settings(environment)
@@ -80,7 +81,10 @@ def _watch(
             return _report_not_started(command, error)
         watcher.start(parent.signals, environment)
         scanner.start(process)
+        if prints_result:
+            preparation.start()
         status = parent.wait(process)
+        preparation.cancel()
         watched = watcher.stop(status)
         unwatched = scanner.stop()
         supervisor.reap(process)
@@ -89,7 +93,7 @@ def _watch(
         return explain(command, launch_folder.notes(), unwatched, SITE, supervisor.describe_end(status))
 
     try:
-        if _prints_result(environment):
+        if prints_result:
             result.print_result(chosen, run, watched, reasons)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command's end is not changed by our output
         supervisor.print_line(f"ammeter: the result cannot be shown ({type(error).__name__}: {error})")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ammeter import journal
+from ammeter.environment.blas_threads import ONE_THREAD
 from ammeter.environment.settings import Settings
 from ammeter.launcher.exit_watcher import WatchedStreams
 from ammeter.launcher.supervisor import print_line
@@ -25,6 +29,24 @@ MAX_ERROR_CHARS = 200
 
 MAX_JOURNAL_BYTES = 64 * 2**20
 """A longer journal is not diagnosed, because users should not wait for that at the end of their command."""
+
+PREPARE_SECONDS = 0.3
+"""Time from the start of the command to this import. A command that runs for longer is probably importing torch."""
+
+
+def prepare_later() -> threading.Timer:
+    """Returns a thread, not started, that imports what the result needs while the command imports torch.
+
+    Torch's import takes a second or more on one core. The end of the command is then not longer by this import. Cancel
+    the thread when the command has ended.
+    """
+    return threading.Timer(PREPARE_SECONDS, _prepare)
+
+
+def _prepare() -> None:
+    os.environ.update(ONE_THREAD)
+    with suppress(Exception):  # raised again where the result is made, and printed there
+        import ammeter.report.diagnosis  # noqa: F401
 
 
 def print_result(chosen: Settings, run: str | None, watched: WatchedStreams, reasons: Callable[[], list[str]]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ammeter import journal
 from ammeter.environment import identity
+from ammeter.environment.blas_threads import ONE_THREAD
 from ammeter.environment.settings import settings
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _run_until_delivered(shipper: Shipper, folder: Path, host: str | None, lock:
 
 
 def _spawn(run_folder: Path, url: str | None, token: str | None) -> subprocess.Popen[bytes]:
-    environment = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
+    environment = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ} | ONE_THREAD
     root = Path(__file__).resolve().parents[2]
     if root.name not in ("site-packages", "dist-packages"):
         # Needed only outside site-packages. A site-packages folder on PYTHONPATH would precede the standard library.

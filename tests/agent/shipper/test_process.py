@@ -38,6 +38,7 @@ def test_a_started_shipper_delivers_the_run_and_leaves(
     assert b"secret" not in said
     assert b"AMMETER_TOKEN=secret" in environment
     assert b"MASTER_ADDR" not in environment
+    assert b"OPENBLAS_NUM_THREADS=1\0" in environment
     assert os.getsid(pid) == pid != os.getsid(0)
     assert os.getpriority(os.PRIO_PROCESS, 0) + 5 == os.getpriority(os.PRIO_PROCESS, pid)
     assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()

@@ -69,7 +69,7 @@ def _watch(
 ) -> int:
     watcher = ExitWatcher(chosen.dir, run)
     scanner = ProcessScanner(lambda: {note.process for note in launch_folder.notes()})
-    prints_result, preparation = _prints_result(environment), result.prepare_later()
+    prints_result, importing = _prints_result(environment), result.import_later()
     if launch_folder.path is not None:
         environment = {**environment, "AMMETER_LAUNCH": str(launch_folder.path)}
         launch_folder.write_settings(environment)
@@ -82,9 +82,9 @@ def _watch(
         watcher.start(parent.signals, environment)
         scanner.start(process)
         if prints_result:
-            preparation.start()
+            importing.start()
         status = parent.wait(process)
-        preparation.cancel()
+        importing.cancel()
         watched = watcher.stop(status)
         unwatched = scanner.stop()
         supervisor.reap(process)

@@ -30,20 +30,21 @@ MAX_ERROR_CHARS = 200
 MAX_JOURNAL_BYTES = 64 * 2**20
 """A longer journal is not diagnosed, because users should not wait for that at the end of their command."""
 
-PREPARE_SECONDS = 0.3
-"""Time from the start of the command to this import. A command that runs for longer is probably importing torch."""
+IMPORT_AFTER_SECONDS = 0.3
+"""Time from the start of the command to import_later()'s import. A command that runs for longer is probably importing
+torch."""
 
 
-def prepare_later() -> threading.Timer:
-    """Returns a thread, not started, that imports what the result needs while the command imports torch.
+def import_later() -> threading.Timer:
+    """Returns a thread that imports what print_result() needs, IMPORT_AFTER_SECONDS after its start.
 
-    Torch's import takes a second or more on one core. The end of the command is then not longer by this import. Cancel
-    the thread when the command has ended.
+    Start it with the command, and cancel it when the command has ended. The command's import of torch takes a second or
+    more on one core; this import of 0.2 s uses another one, and is not left for the end of the command.
     """
-    return threading.Timer(PREPARE_SECONDS, _prepare)
+    return threading.Timer(IMPORT_AFTER_SECONDS, _import)
 
 
-def _prepare() -> None:
+def _import() -> None:
     os.environ.update(ONE_THREAD)
     with suppress(Exception):  # raised again where the result is made, and printed there
         import ammeter.report.diagnosis  # noqa: F401

@@ -17,14 +17,15 @@ from ammeter.launcher import result
 from tests.agent.launcher.launched import STEPS
 from tests.agent.launching import WAIT, launch
 from tests.agent.programs import bye
+from tests.agent.ship_parts import until
 
 pytestmark = pytest.mark.long
 
-PREPARED = """
+IMPORTS = """
 import os, sys
 from ammeter.launcher import result
-result.PREPARE_SECONDS = {seconds}
-thread = result.prepare_later()
+result.IMPORT_AFTER_SECONDS = {seconds}
+thread = result.import_later()
 thread.start()
 {then}
 thread.join()
@@ -36,23 +37,25 @@ print("ammeter.report.diagnosis" in sys.modules, os.environ.get("OPENBLAS_NUM_TH
     ("seconds", "then", "printed"), [(0, "", "True 1"), (60, "thread.cancel()", "False None")], ids=["due", "cancelled"]
 )
 def test_what_the_result_needs_is_imported_while_the_command_runs(seconds: int, then: str, printed: str) -> None:
-    code = PREPARED.format(seconds=seconds, then=then)
+    code = IMPORTS.format(seconds=seconds, then=then)
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert printed == done.stdout.strip()
 
 
-@pytest.mark.parametrize(("rank", "prepared"), [("0", True), ("1", False)])
-def test_the_launcher_of_the_first_rank_alone_prepares_its_result(
-    rank: str, prepared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("rank", "seconds", "imports"), [("0", 0, True), ("1", 0, False), ("0", 60, False)])
+def test_the_launcher_of_the_first_rank_imports_while_the_command_runs_and_not_after_its_end(
+    rank: str, seconds: int, imports: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("AMMETER_DIR", str(tmp_path))
-    monkeypatch.setattr(result, "PREPARE_SECONDS", 0)
+    monkeypatch.setattr(result, "IMPORT_AFTER_SECONDS", seconds)
     called = threading.Event()
-    monkeypatch.setattr(result, "_prepare", called.set)
+    monkeypatch.setattr(result, "_import", called.set)
+    threads = threading.active_count()
     assert 3 == launcher.main(["--", sys.executable, "-c", "import time, sys; time.sleep(0.2); sys.exit(3)"])
-    assert prepared == called.is_set()
+    assert imports == called.is_set()
+    until(lambda: threading.active_count() == threads, 10)
 
 
 def test_an_old_life_of_the_same_run_is_not_this_commands(tmp_path: Path) -> None:
